@@ -1,0 +1,54 @@
+"""Every error that fuseprompt raises on purpose.
+
+A message says what was expected, what came and what to do. Wrong argument values stay `ValueError` or
+`TypeError`; the classes here are for faults of data, models and files that a caller may want to catch by kind.
+This file holds no logic. Read next: `fuseprompt.tensor.product`.
+"""
+
+
+class FuseError(Exception):
+    """Base of all errors of this package."""
+
+
+class ShapeError(FuseError, ValueError):
+    """A tensor has the wrong shape."""
+
+
+class AlignmentError(FuseError):
+    """Two tokenizations do not cover the same text."""
+
+
+class FingerprintError(FuseError):
+    """An artefact was made for another tokenizer, vocabulary or setting."""
+
+
+class TokenizerError(FuseError):
+    """A tokenizer cannot be used."""
+
+
+class ModelError(FuseError):
+    """A model cannot be loaded or used."""
+
+
+class MissingModelError(ModelError):
+    """A model is not on this machine."""
+
+
+class PrepareError(FuseError):
+    """The one-time preparation of the offline models failed."""
+
+
+class ImageError(FuseError):
+    """A file cannot be read as an image."""
+
+
+class ProblemError(FuseError, ValueError):
+    """A problem lacks a target, or names one that no term knows."""
+
+
+class SearchError(FuseError):
+    """A search cannot go on."""
+
+
+class FuseWarning(UserWarning):
+    """Something happened that changes a result."""
