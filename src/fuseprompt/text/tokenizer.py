@@ -1,0 +1,155 @@
+"""A fast tokenizer with the facts that a search needs.
+
+`Tokenizer` wraps the Rust tokenizer behind any Hugging Face *fast* tokenizer. Encoding never adds special tokens
+(`frame` does), decoding never cleans up, nothing truncates or pads. It does not align two tokenizers
+(`fuseprompt.text.alignment`) and holds no model. Read next: `fuseprompt.text.retokenize`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fuseprompt.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as RustTokenizer
+
+#: Stands before a token when its text is asked for, since some decoders strip the blank of a first token.
+_ANCHOR: Final = "a"
+
+
+@final
+class Tokenizer:
+    """Text to ids and back, with nothing added, cleaned, cut or padded.
+
+    Args:
+        backend: The Rust tokenizer. A private copy is taken, so later changes of the caller's do not matter.
+        special_ids: Ids that stand for no text (BOS, EOS, padding and the like).
+        max_length: Longest sequence the model takes, in tokens with the special ones; `None` for no limit.
+        name: What error messages call this tokenizer.
+    """
+
+    def __init__(
+        self,
+        backend: "RustTokenizer",
+        *,
+        special_ids: frozenset[int] = frozenset(),
+        max_length: int | None = None,
+        name: str = "tokenizer",
+    ) -> None:
+        from tokenizers import Tokenizer as RustTokenizer
+
+        self._backend = RustTokenizer.from_str(backend.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        added = self._backend.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = special_ids | {i for i, t in added.items() if t.special}
+        self.max_length = max_length
+        self.name = name
+        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        plain = self.encode(_ANCHOR)
+        framed = list(self._backend.encode(_ANCHOR).ids)
+        start = next((i for i in range(len(framed)) if framed[i : i + len(plain)] == plain), None)
+        if not plain or start is None:
+            raise TokenizerError(
+                f"{name}: encoding {_ANCHOR!r} with special tokens gives {framed}, which does not contain its plain "
+                f"ids {plain}. Only tokenizers that frame a text with fixed special tokens can be used."
+            )
+        self.prefix_ids: tuple[int, ...] = tuple(framed[:start])
+        self.suffix_ids: tuple[int, ...] = tuple(framed[start + len(plain) :])
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, *, local_only: bool = True) -> "Tokenizer":
+        """Load the fast tokenizer of a Hugging Face folder (or Hub id, when `local_only` is off).
+
+        Raises:
+            TokenizerError: If there is no tokenizer, or only a slow one.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            loaded: Any = AutoTokenizer.from_pretrained(str(path), local_files_only=local_only)
+        except (OSError, ValueError) as error:
+            raise TokenizerError(
+                f"No tokenizer could be loaded from {str(path)!r}: {error}. Expected a folder with a tokenizer.json."
+            ) from None
+        return cls.from_hf(loaded, name=str(path))
+
+    @classmethod
+    def from_hf(cls, loaded: Any, *, name: str = "tokenizer") -> "Tokenizer":
+        """Wrap a loaded Hugging Face tokenizer.
+
+        Raises:
+            TokenizerError: If it is a slow one.
+        """
+        if not getattr(loaded, "is_fast", False):
+            raise TokenizerError(
+                f"{name}: got a slow tokenizer ({type(loaded).__name__}), expected a fast one. "
+                "Save a tokenizer.json for it (convert with transformers) and load that folder."
+            )
+        limit = int(loaded.model_max_length)
+        return cls(
+            loaded.backend_tokenizer,
+            special_ids=frozenset(int(i) for i in loaded.all_special_ids),
+            max_length=limit if limit < 1_000_000 else None,
+            name=name,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`, without special tokens."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, without special tokens."""
+        batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return ids and, for each, the span of characters of `text` it stands for (end exclusive)."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return list(encoding.ids), [(int(a), int(b)) for a, b in encoding.offsets]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, special tokens included, nothing cleaned up."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each row of ids."""
+        return list(self._backend.decode_batch([list(r) for r in rows], skip_special_tokens=False))
+
+    def frame(self, ids: Sequence[int]) -> list[int]:
+        """Return `ids` between the special tokens that the tokenizer itself puts around a text."""
+        return [*self.prefix_ids, *ids, *self.suffix_ids]
+
+    @property
+    def num_special(self) -> int:
+        """Count of special tokens that `frame` adds."""
+        return len(self.prefix_ids) + len(self.suffix_ids)
+
+    @cached_property
+    def token_texts(self) -> tuple[str, ...]:
+        """The text that each id adds after a word, leading blank kept; "" for special and unused ids.
+
+        Pieces of a multi-byte character have no text of their own and contain the replacement character.
+        """
+        anchor = self.encode(_ANCHOR)
+        ids = range(self.vocab_size)
+        stem = self.decode(anchor)
+        texts = self.decode_batch([[*anchor, i] for i in ids])
+        return tuple(
+            "" if i in self.special_ids or not text.startswith(stem) else text[len(stem) :]
+            for i, text in zip(ids, texts, strict=True)
+        )
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """Texts that the tokenizer reads as special tokens wherever they stand."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(sorted(t.content for t in added.values() if t.special))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sha256 of the whole tokenizer: vocabulary, merges, normaliser, special tokens."""
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
