@@ -1,0 +1,265 @@
+"""The image tower of the offline image-text model: pictures to vectors in a sentence model's space.
+
+Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the sentence vectors of
+the most probable class names, weighted by probability. The **head** is a small network that was trained on
+captioned clip-art with the sentence model frozen (docs/model-card.md). Both look at one EfficientNet-Lite0
+feature; the sum of their unit vectors, ConSE's times `beta`, is normalised to unit length.
+
+The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this file download
+or train anything. Read next: `fuseprompt.models.efficientnet`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fuseprompt.errors import ModelError
+from fuseprompt.models.efficientnet import FEATURE_WIDTH, EfficientNetLite0
+
+#: Pixels a side; EfficientNet-Lite0 was trained at this size.
+IMAGE_SIZE: Final = 224
+#: Width of the shared space (MiniLM's hidden size), and of the head's hidden layer.
+EMBED_WIDTH: Final = 384
+HIDDEN_WIDTH: Final = 512
+#: Pictures that go through the network at once; bounds memory, does not change the vectors beyond rounding.
+BATCH_SIZE: Final = 16
+
+_PIXEL_MEAN = 127.0
+_PIXEL_SCALE = 128.0
+_VOWELS = "aeiou"
+
+
+def class_text(name: str) -> str:
+    """Word one class name as a caption, for the sentence model.
+
+    Args:
+        name: A class name such as "goldfish".
+
+    Returns:
+        A caption such as "An image of a goldfish.".
+    """
+    article = "an" if name[:1].lower() in _VOWELS else "a"
+    return f"An image of {article} {name}."
+
+
+@final
+class ImageHead(nn.Module):
+    """The trained projection: 1280 -> 512 -> 384 with one GELU between, normalised to unit length."""
+
+    def __init__(self) -> None:
+        """Make the head with random weights."""
+        super().__init__()
+        self.hidden = nn.Linear(FEATURE_WIDTH, HIDDEN_WIDTH)
+        self.out = nn.Linear(HIDDEN_WIDTH, EMBED_WIDTH)
+
+    def forward(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
+        """Project pooled image features into the sentence space.
+
+        Args:
+            features: Pooled features of EfficientNet-Lite0, shape (b, 1280).
+
+        Returns:
+            Unit vectors, shape (b, 384).
+        """
+        hidden = functional.gelu(self.hidden(features))
+        return functional.normalize(self.out(hidden), dim=-1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conse:
+    """Class names as vectors, and how much they weigh against the head.
+
+    Attributes:
+        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order, shape (1000, 384).
+        beta: Weight of the ConSE unit vector beside the head's unit vector.
+        num_classes: How many of the most probable classes are averaged.
+    """
+
+    class_features: Float[Tensor, "1000 384"]
+    beta: float = 1.0
+    num_classes: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse weights that would turn the vector round or average nothing.
+
+        Raises:
+            ValueError: If `beta` is not positive or `num_classes` is not between 1 and 1000.
+        """
+        if self.beta <= 0:
+            raise ValueError(
+                f"beta must be positive, got {self.beta}. For the head alone pass conse=None."
+            )
+        if not 1 <= self.num_classes <= len(self.class_features):
+            raise ValueError(
+                f"num_classes must be between 1 and {len(self.class_features)}, got {self.num_classes}."
+            )
+
+    def embed(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 384"]:
+        """Average the vectors of the most probable classes by their probability.
+
+        Args:
+            logits: Class scores, shape (b, 1000).
+
+        Returns:
+            Unit vectors, shape (b, 384).
+        """
+        best, classes = logits.softmax(dim=-1).topk(self.num_classes, dim=-1)
+        mean = torch.einsum("bk,bkd->bd", best, self.class_features[classes])
+        return functional.normalize(mean, dim=-1)
+
+
+@final
+class ImageTower:
+    """EfficientNet-Lite0 with a head, with ConSE, or with both."""
+
+    def __init__(
+        self, network: EfficientNetLite0, head: ImageHead | None, *, conse: Conse | None
+    ) -> None:
+        """Join the parts; None leaves a part out.
+
+        Args:
+            network: The image network; put into evaluation mode and frozen here.
+            head: The trained projection, or None for ConSE alone.
+            conse: The class vectors and their weight, or None for the head alone.
+
+        Raises:
+            ValueError: If both parts are None.
+        """
+        if head is None and conse is None:
+            raise ValueError("an ImageTower needs a head, a conse, or both; got None for both.")
+        self.network = network.eval().requires_grad_(False)
+        self.head = None if head is None else head.eval().requires_grad_(False)
+        self.conse = conse
+
+    @classmethod
+    def load(cls, folder: Path, head_path: Path | None) -> "ImageTower":
+        """Load the prepared network and class vectors, and the head where a path is given.
+
+        Args:
+            folder: The prepared folder, with efficientnet.safetensors and conse.safetensors.
+            head_path: The head's safetensors file, whose metadata holds beta; None for ConSE alone.
+
+        Returns:
+            The tower, on the CPU in fp32.
+        """
+        network = EfficientNetLite0()
+        _fill(network, folder / "efficientnet.safetensors")
+        tensors, _ = _read(folder / "conse.safetensors")
+        class_features = tensors["class_features"].float()
+        if head_path is None:
+            return cls(network, None, conse=Conse(class_features))
+        head = ImageHead()
+        metadata = _fill(head, head_path)
+        return cls(network, head, conse=Conse(class_features, beta=float(metadata["beta"])))
+
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
+        """Pad to a square on white, resize and scale the pixels.
+
+        Args:
+            image: Any picture that Pillow opened; transparent parts become white.
+
+        Returns:
+            Pixels as (value - 127) / 128, shape (3, 224, 224).
+        """
+        rgb = _on_white(image)
+        side = max(rgb.size)
+        # Shrinking before padding keeps a 20-megapixel picture from being copied at full size again.
+        size = tuple(max(1, round(length * IMAGE_SIZE / side)) for length in rgb.size)
+        small = rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+        square = Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), "white")
+        square.paste(small, ((IMAGE_SIZE - size[0]) // 2, (IMAGE_SIZE - size[1]) // 2))
+        values = torch.from_numpy(np.array(square, dtype=np.float32))  # (h, w, 3)
+        return ((values - _PIXEL_MEAN) / _PIXEL_SCALE).permute(2, 0, 1).contiguous()  # (3, h, w)
+
+    def features(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1280"]:
+        """Pool the image network's last feature maps.
+
+        Args:
+            pixels: What `preprocess` returned, stacked, shape (b, 3, 224, 224).
+
+        Returns:
+            Pooled features, shape (b, 1280).
+        """
+        with torch.inference_mode():
+            return self.network.features(pixels)
+
+    def embed(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
+        """Turn pooled features into vectors of the sentence space.
+
+        Args:
+            features: What `features` returned, shape (b, 1280).
+
+        Returns:
+            Unit vectors, shape (b, 384): normalise(head + beta * conse), or the one part there is.
+        """
+        with torch.no_grad():
+            if self.conse is None:
+                assert self.head is not None  # checked when the tower was made
+                learnt: Tensor = self.head(features)
+                return learnt
+            named = self.conse.embed(self.network.classify(features))
+            if self.head is None:
+                return named
+            return functional.normalize(self.head(features) + self.conse.beta * named, dim=-1)
+
+    def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "b 384"]:
+        """Embed pictures.
+
+        Args:
+            images: Pictures that Pillow opened.
+
+        Returns:
+            Unit vectors in the order of `images`, shape (b, 384).
+        """
+        parts = [torch.empty(0, EMBED_WIDTH)]
+        for start in range(0, len(images), BATCH_SIZE):
+            batch = images[start : start + BATCH_SIZE]
+            pixels = torch.stack([self.preprocess(image) for image in batch])
+            parts.append(self.embed(self.features(pixels)))
+        return torch.cat(parts)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        # Pillow cuts 16-bit values at 255 instead of scaling them; their high byte is the 8-bit picture.
+        values = np.asarray(image, dtype=np.float32)
+        scale = 1.0 if values.max(initial=0.0) <= 255 else 1 / 257
+        return Image.fromarray((values * scale).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image.convert("RGB")
+    rgba = image.convert("RGBA")
+    white = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white, rgba).convert("RGB")
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"expected a safetensors file at {path}, got: {error}. Run `fuseprompt prepare`."
+        ) from None
+
+
+def _fill(module: nn.Module, path: Path) -> dict[str, str]:
+    tensors, metadata = _read(path)
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ModelError(
+            f"{path} does not hold the weights of {type(module).__name__}: {error}. "
+            "Run `fuseprompt prepare --force`, or install fuseprompt again."
+        ) from None
+    return metadata
