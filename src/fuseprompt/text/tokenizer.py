@@ -149,6 +149,11 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return tuple(sorted(t.content for t in added.values() if t.special))
 
+    def special_ids_of(self, text: str) -> tuple[int, ...]:
+        """Return the id of the special token written `text`, or nothing."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(i for i, t in added.items() if t.special and t.content == text)
+
     @cached_property
     def fingerprint(self) -> str:
         """Sha256 of the whole tokenizer: vocabulary, merges, normaliser, special tokens."""

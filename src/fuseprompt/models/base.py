@@ -1,0 +1,134 @@
+"""What the rest of the package sees of a model: three protocols, and the hook through which gradients enter.
+
+`CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that a transfer sees of a
+term. No family of models is named here; `causal_lm`, `encoder`, `image_text` hold them. Read next:
+`fuseprompt.models.encoder`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.tokenizer import Tokenizer
+
+
+@runtime_checkable
+class HasVocabulary(Protocol):
+    """A model with tokens and a vector for each."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to the model's ids and back."""
+        ...
+
+    @property
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The embedding *layer* applied to every id (Gemma scales inside it), shape (v, d)."""
+        ...
+
+
+@runtime_checkable
+class TextModel(HasVocabulary, Protocol):
+    """A secondary model: text in, one vector out (features, or logits)."""
+
+    @property
+    def name(self) -> str:
+        """The id or folder that the model was loaded from."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens, special ones included."""
+        ...
+
+    def outputs(
+        self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Return one vector per row of framed ids; with `embeds`, those stand in for the ids' embeddings.
+
+        A row's result does not depend on its neighbours or on padding. Gradients flow to `embeds` and nowhere else.
+        """
+        ...
+
+
+class EmbedLoss(HasVocabulary, Protocol):
+    """A loss of a term, bound to its problems: all that `fuseprompt.transfer` sees of a term."""
+
+    @property
+    def name(self) -> str:
+        """Name of the term."""
+        ...
+
+    @property
+    def model(self) -> TextModel:
+        """The secondary model, for tables that are made once for a model."""
+        ...
+
+    def compare(self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return the loss of each model output against the target of its problem, shape (b,)."""
+        ...
+
+    def loss(
+        self, token_ids: PaddedIds, problems: Int[Tensor, " b"], *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, " b"]:
+        """Return `compare(model.outputs(...))`, shape (b,)."""
+        ...
+
+
+class CausalModel(HasVocabulary, Protocol):
+    """The primary: a causal language model."""
+
+    @property
+    def name(self) -> str:
+        """The id or folder that the model was loaded from."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens."""
+        ...
+
+    @property
+    def end_ids(self) -> Int[Tensor, " e"]:
+        """Tokens that end a text: end-of-text tokens and those that begin with a newline."""
+        ...
+
+    def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
+        """Return the log-probabilities of the token after each row; rows have equal length."""
+        ...
+
+    def nll(self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]) -> list[Float[Tensor, " n"]]:
+        """Return, per row, the negative log-likelihood of each token after the first `num_given`, then of the end."""
+        ...
+
+
+@contextmanager
+def replaced_embeddings(module: nn.Module, embeds: Float[Tensor, "b s d"]) -> Iterator[None]:
+    """Make the input-embedding layer of `module` answer with `embeds`, whatever ids it is asked for.
+
+    The hook works for every family, also for those whose `forward` takes no `inputs_embeds`, and keeps what a model
+    derives from the ids themselves (positions, the place that is pooled).
+    """
+    layer: Any = module.get_input_embeddings()  # type: ignore[operator]
+
+    def answer(_layer: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return embeds.to(output.dtype)
+
+    handle = layer.register_forward_hook(answer)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def vocabulary_of(module: nn.Module) -> Float[Tensor, "v d"]:
+    """Return the input-embedding layer applied to every id it has, without gradient."""
+    layer: Any = module.get_input_embeddings()  # type: ignore[operator]
+    weight: Tensor = layer.weight
+    with torch.no_grad():
+        return layer(torch.arange(weight.shape[0], device=weight.device)).detach()  # type: ignore[no-any-return]

@@ -1,0 +1,109 @@
+"""Causal language models: the primary, whose tokens are chosen.
+
+Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both from plain forward
+passes in fp32. Ids come without special tokens; where the tokenizer itself begins a text with BOS, it is put in front
+here. Not here: what makes a caption fluent (`fuseprompt.objective.terms`).
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import ModelError
+from fuseprompt.models.base import vocabulary_of
+from fuseprompt.text.tokenizer import Tokenizer
+
+
+@final
+class CausalLM:
+    """A causal language model.
+
+    Args:
+        module: A Hugging Face model for causal language modelling.
+        tokenizer: Its tokenizer.
+        name: The id or folder it came from.
+
+    Raises:
+        ModelError: If the model has no token that ends a text.
+    """
+
+    def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
+        self._module = module.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        positions = getattr(module.config, "max_position_embeddings", None)
+        self.max_length: int = min(n for n in (tokenizer.max_length, positions, 100_000) if n is not None)
+        self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
+        if not len(self.end_ids):
+            raise ModelError(
+                f"{name}: no token of this model ends a text (no EOS in its config, no token begins with a newline). "
+                "Set eos_token_id in its config.json."
+            )
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, local_only: bool = True, device: torch.device | None = None, name: str = ""
+    ) -> "CausalLM":
+        """Load a folder (or Hub id, when `local_only` is off) in fp32."""
+        from transformers import AutoModelForCausalLM
+
+        module = AutoModelForCausalLM.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
+        return cls(module.to(device), tokenizer, name=name or str(path))
+
+    @cached_property
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The embedding layer applied to every id, shape (v, d)."""
+        return vocabulary_of(self._module)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._module.device
+        return device
+
+    @torch.no_grad()
+    def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
+        """Return the log-probabilities of the token after each row, shape (b, v); rows have equal length."""
+        ids = self._begin(token_ids).to(self.device)
+        logits = self._module(input_ids=ids, logits_to_keep=1).logits[:, -1]
+        return torch.log_softmax(logits.float(), dim=-1)
+
+    @torch.no_grad()
+    def nll(self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]) -> list[Float[Tensor, " n"]]:
+        """Return, per row, the negative log-likelihood in nats of each token after the first `num_given`, then of the end.
+
+        The end is the event that an end-of-text token or a token that begins with a newline follows. A first token with
+        nothing before it (no given token, no BOS) has no likelihood and is left out.
+        """
+        num_begin = len(self.tokenizer.prefix_ids)
+        results: list[Tensor | None] = [None] * len(token_ids)
+        by_length: dict[int, list[int]] = {}
+        for i, row in enumerate(token_ids):
+            by_length.setdefault(len(row), []).append(i)
+        for rows in by_length.values():
+            ids = self._begin(torch.tensor([list(token_ids[i]) for i in rows])).to(self.device)
+            log_probs = torch.log_softmax(self._module(input_ids=ids).logits.float(), dim=-1)
+            follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
+            end = -torch.logsumexp(log_probs[:, -1][:, self.end_ids.to(self.device)], dim=-1)
+            for j, i in enumerate(rows):
+                first = max(num_begin + num_given[i], 1)
+                results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]]).cpu()
+        return [r for r in results if r is not None]
+
+    def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
+        begin = torch.tensor(self.tokenizer.prefix_ids, dtype=torch.long)
+        return torch.cat([begin.expand(token_ids.shape[0], -1), token_ids], dim=1)
+
+    def _find_end_ids(self) -> list[int]:
+        ends: set[int] = {i for i, t in enumerate(self.tokenizer.token_texts) if t.startswith("\n")}
+        for config in (self._module.config, getattr(self._module, "generation_config", None)):
+            eos = getattr(config, "eos_token_id", None)
+            ends.update([eos] if isinstance(eos, int) else eos or [])
+        ends.update(i for t in ("<|endoftext|>", "<|im_end|>") for i in self.tokenizer.special_ids_of(t))
+        return sorted(ends)

@@ -1,0 +1,222 @@
+"""The retokenisation table: for every primary token, the secondary's ids of its text.
+
+With it the secondary ids of thousands of candidates are built as tensors, instead of encoding thousands of strings.
+The rule is exact (contracts, section 4): after a text that does not end in white space, a token that is one ASCII
+blank followed by a non-blank starts a new word, so its ids are appended; a token without a blank changes the last
+white-space word, which is encoded again in context and remembered. Every other case encodes the whole text, and so
+does every case of a pair of tokenizers that fails the check at load time. Read next: `fuseprompt.transfer.base`.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from fuseprompt.text.tokenizer import Tokenizer
+
+_ANCHOR = "a"
+_CHECK_WORDS = (
+    "An image of", "cat", "the", "a red bus", "people", "(see", "U.S.", "don't", "1,200", "e-mail", "café", "x2", '"so',
+    "running,", "end.", "house;", "A", "sky-blue", "50%", "of the", "near:", "l'été", "O'Neill", "C++",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PaddedIds:
+    """Rows of token ids of different length.
+
+    Attributes:
+        ids: Token ids, shape (b, s), zero beyond a row's length.
+        lengths: Tokens per row, shape (b,).
+    """
+
+    ids: Int[Tensor, "b s"]
+    lengths: Int[Tensor, " b"]
+
+    @classmethod
+    def from_lists(cls, rows: Sequence[Sequence[int]]) -> "PaddedIds":
+        """Pad lists of ids with zeros to the longest."""
+        lengths = torch.tensor([len(r) for r in rows], dtype=torch.long)
+        ids = torch.zeros(len(rows), int(lengths.max()) if rows else 0, dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+        return cls(ids, lengths)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self.ids.shape[0])
+
+    def __getitem__(self, rows: Int[Tensor, " n"]) -> "PaddedIds":
+        """Return the chosen rows."""
+        return PaddedIds(self.ids[rows], self.lengths[rows])
+
+    def to_lists(self) -> list[list[int]]:
+        """Return the rows without padding."""
+        rows: list[list[int]] = self.ids.tolist()
+        return [row[:n] for row, n in zip(rows, self.lengths.tolist(), strict=True)]
+
+
+def concatenate(left: PaddedIds, right: PaddedIds) -> PaddedIds:
+    """Join two padded batches row by row, the right row starting where the left one ends."""
+    width = left.ids.shape[1] + right.ids.shape[1]
+    ids = torch.zeros(len(left), width, dtype=torch.long)
+    ids[:, : left.ids.shape[1]] = left.ids
+    at = left.lengths[:, None] + torch.arange(right.ids.shape[1])
+    inside = torch.arange(right.ids.shape[1]) < right.lengths[:, None]
+    rows = torch.arange(len(left))[:, None].expand_as(at)
+    ids[rows[inside], at[inside]] = right.ids[inside]
+    lengths = left.lengths + right.lengths
+    return PaddedIds(ids[:, : int(lengths.max()) if len(left) else 0], lengths)
+
+
+def last_word(text: str) -> str:
+    """Return the last white-space word of `text` with the blank before it, "" after white space."""
+    if not text or text[-1].isspace():
+        return ""
+    start = max((i for i, c in enumerate(text) if c.isspace()), default=-1)
+    return text[start:] if start >= 0 else text
+
+
+@final
+@dataclass(frozen=True)
+class RetokenizationTable:
+    """What each primary token becomes in the secondary's vocabulary.
+
+    Attributes:
+        primary: Tokenizer of the model whose tokens are chosen.
+        secondary: Tokenizer of the model that scores the text.
+    """
+
+    primary: Tokenizer
+    secondary: Tokenizer
+    _words: dict[str, list[int]] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def starts_word(self) -> Bool[Tensor, " v"]:
+        """Which primary tokens are one ASCII blank followed by printable non-blank ASCII text."""
+        return torch.tensor([is_new_word(t) for t in self.primary.token_texts])
+
+    @cached_property
+    def pieces(self) -> PaddedIds:
+        """Secondary ids of each primary token read as a new word, shape (v, m); empty for all other tokens."""
+        texts = self.primary.token_texts
+        words = [i for i, new in enumerate(self.starts_word.tolist()) if new]
+        stem = self.secondary.encode(_ANCHOR)
+        encoded = self.secondary.encode_batch([_ANCHOR + texts[i] for i in words])
+        rows: list[list[int]] = [[] for _ in texts]
+        for i, ids in zip(words, encoded, strict=True):
+            rows[i] = ids[len(stem) :] if ids[: len(stem)] == stem else []
+        return PaddedIds.from_lists(rows)
+
+    def check(self, *, num_pairs: int = 2000, seed: int = 0) -> float:
+        """Return the share of random (context, new word) pairs for which appending equals encoding the whole text."""
+        draw = random.Random(seed)  # noqa: S311  (no secret, only a sample)
+        words = torch.nonzero(self.starts_word).flatten().tolist()
+        contexts = [" ".join(draw.choices(_CHECK_WORDS, k=draw.randint(1, 6))) for _ in range(num_pairs)]
+        tokens = [draw.choice(words) for _ in range(num_pairs)]
+        whole = self.secondary.encode_batch(
+            [c + self.primary.token_texts[t] for c, t in zip(contexts, tokens, strict=True)]
+        )
+        stems = self.secondary.encode_batch(contexts)
+        pieces = self.pieces[torch.tensor(tokens)].to_lists()
+        same = sum(w == s + p for w, s, p in zip(whole, stems, pieces, strict=True))
+        return same / num_pairs
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether appending was exact for every sampled pair; if not, whole texts are encoded."""
+        return self.check() == 1.0
+
+    def encode_word(self, word: str) -> list[int]:
+        """Return the secondary ids of a last word (as `last_word` gives it), remembered for the next call."""
+        known = self._words.get(word)
+        if known is None:
+            if word[:1].isspace():
+                stem = self.secondary.encode(_ANCHOR)
+                known = self.secondary.encode(_ANCHOR + word)[len(stem) :]
+            else:
+                known = self.secondary.encode(word)
+            self._words[word] = known
+        return known
+
+    def extend(
+        self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
+    ) -> tuple[PaddedIds, float]:
+        """Return the secondary ids of candidates: text `rows[i]` with primary token `tokens[i]` appended.
+
+        Args:
+            texts: The texts to append to.
+            rows: Index into `texts` for each candidate, shape (c,).
+            tokens: Primary token to append, shape (c,).
+
+        Returns:
+            Framed ids (special tokens included) of every candidate, and the share of candidates that the table
+            answered, the rest having been encoded as whole texts.
+        """
+        secondary = self.secondary
+        encoded = secondary.encode_batch(texts)
+        stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
+        solid = torch.tensor([bool(t) and not t[-1].isspace() for t in texts], dtype=torch.bool)
+        piece_lengths = self.pieces.lengths[tokens]
+        fast = self.starts_word[tokens] & solid[rows] & (piece_lengths > 0) & self.is_exact
+        parts = PaddedIds(self.pieces.ids[tokens] * fast[:, None], piece_lengths * fast)
+        base = stems[rows]
+        slow = torch.nonzero(~fast).flatten().tolist()
+        answered = len(tokens) - len(slow)
+        if slow:
+            kept, tails, by_table = self._continue(texts, encoded, rows, tokens, slow)
+            answered += by_table
+            base_lengths, ids, lengths = base.lengths.clone(), parts.ids, parts.lengths.clone()
+            width = max(len(t) for t in tails)
+            if width > ids.shape[1]:
+                ids = torch.nn.functional.pad(ids, (0, width - ids.shape[1]))
+            for i, keep, tail in zip(slow, kept, tails, strict=True):
+                base_lengths[i] = len(secondary.prefix_ids) + keep
+                ids[i, : len(tail)] = torch.tensor(tail, dtype=torch.long)
+                lengths[i] = len(tail)
+            keep_mask = torch.arange(base.ids.shape[1]) < base_lengths[:, None]
+            base, parts = PaddedIds(base.ids * keep_mask, base_lengths), PaddedIds(ids, lengths)
+        joined = concatenate(base, parts)
+        end = torch.tensor(secondary.suffix_ids, dtype=torch.long)
+        ends = PaddedIds(end.expand(len(tokens), -1), torch.full((len(tokens),), len(end)))
+        return concatenate(joined, ends), answered / max(len(tokens), 1)
+
+    def _continue(
+        self,
+        texts: Sequence[str],
+        encoded: Sequence[Sequence[int]],
+        rows: Int[Tensor, " c"],
+        tokens: Int[Tensor, " c"],
+        which: Sequence[int],
+    ) -> tuple[list[int], list[list[int]], int]:
+        """Encode the changed last word of some candidates: ids kept of the stem, ids that follow, count by table."""
+        kept: list[int] = []
+        tails: list[list[int]] = []
+        by_table = 0
+        word_of: dict[int, tuple[str, int]] = {}
+        for i in which:
+            row, piece = int(rows[i]), self.primary.token_texts[int(tokens[i])]
+            if row not in word_of:
+                word = last_word(texts[row])
+                word_of[row] = (word, len(encoded[row]) - len(self.encode_word(word)) if word else -1)
+            word, keep = word_of[row]
+            # A token without any white space changes only the last word, if that word is a whole run of the stem's ids.
+            table = bool(piece) and not any(c.isspace() for c in piece) and piece.isascii() and keep >= 0
+            if table and self.is_exact and list(encoded[row][keep:]) == self.encode_word(word):
+                kept.append(keep)
+                tails.append(self.encode_word(word + piece))
+                by_table += 1
+            else:
+                kept.append(0)
+                tails.append(self.secondary.encode(texts[row] + piece))
+        return kept, tails, by_table
+
+
+def is_new_word(text: str) -> bool:
+    """Return whether a token's text is one ASCII blank followed by printable ASCII without a blank in front."""
+    return len(text) > 1 and text[0] == " " and not text[1].isspace() and text.isascii() and text.isprintable()
