@@ -1,0 +1,234 @@
+"""The objective: a weighted sum of terms over problems, and its truth, the loss of a finished text.
+
+A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective.bind` reads the targets of a list
+of problems once; `BoundObjective.evaluate` computes every term from the text alone, in fp32 and without caches: what
+it says is what is reported. Read next: `fuseprompt.objective.terms`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import ProblemError
+from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.text.retokenize import PaddedIds
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """One thing to find text for.
+
+    Attributes:
+        id: Name of the problem, unique in a list; seeds derive from it.
+        targets: What each term compares the text with, by the term's `target` name.
+        prefix: Text that every result begins with.
+    """
+
+    id: str
+    targets: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        """Freeze a copy of the targets."""
+        object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
+
+
+class Term(Protocol):
+    """A summand of the objective that compares a text with a target."""
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """Factor of this term in the total."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """Name of the target that each problem must have."""
+        ...
+
+    @property
+    def model(self) -> TextModel:
+        """The secondary model."""
+        ...
+
+    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+        """Return a target as a vector; raise a `FuseError` if it cannot be read."""
+        ...
+
+    def compare(self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
+        """Return the loss of each model output against its target vector, differentiable in `outputs`."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BoundTerm:
+    """A term with the targets of a list of problems; an `EmbedLoss`.
+
+    Attributes:
+        term: The term.
+        targets: One target vector per problem, shape (p, t).
+    """
+
+    term: Term
+    targets: Float[Tensor, "p t"]
+
+    @property
+    def name(self) -> str:
+        """Name of the term."""
+        return self.term.name
+
+    @property
+    def weight(self) -> float:
+        """Weight of the term."""
+        return self.term.weight
+
+    @property
+    def model(self) -> TextModel:
+        """The secondary model."""
+        return self.term.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The secondary's tokenizer."""
+        return self.term.model.tokenizer
+
+    @property
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The secondary's vocabulary."""
+        return self.term.model.vocabulary
+
+    def compare(self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return the loss of each output against the target of its problem, shape (b,)."""
+        return self.term.compare(outputs, self.targets[problems].to(outputs.device))
+
+    def loss(
+        self, token_ids: PaddedIds, problems: Int[Tensor, " b"], *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
+        return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """The exact losses of one text.
+
+    Attributes:
+        loss: Sum of weight times term.
+        terms: Unweighted loss of each term, by name.
+    """
+
+    loss: float
+    terms: Mapping[str, float]
+
+
+_IsEmbedLoss: type[EmbedLoss] = BoundTerm
+
+
+@final
+class Objective:
+    """A weighted sum of terms.
+
+    Args:
+        terms: One `Fluency`, whose model is the primary, and any number of other terms with distinct names.
+
+    Raises:
+        ProblemError: If there is not exactly one `Fluency`, or two terms share a name.
+    """
+
+    def __init__(self, terms: Sequence[Fluency | Term]) -> None:
+        fluent = [t for t in terms if isinstance(t, Fluency)]
+        if len(fluent) != 1:
+            raise ProblemError(
+                f"An objective needs exactly one Fluency term (its model writes the text), got {len(fluent)} among "
+                f"{len(terms)} terms. Use weight 0 for a writer whose fluency should not count."
+            )
+        names = [t.name for t in terms]
+        if len(set(names)) < len(names):
+            raise ProblemError(f"Terms need distinct names, got {names}. Pass name=... to one of them.")
+        for term in terms:
+            if not 0.0 <= term.weight < float("inf"):
+                raise ProblemError(f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}.")
+        self.fluency: Fluency = fluent[0]
+        self.terms: tuple[Term, ...] = tuple(t for t in terms if not isinstance(t, Fluency))
+
+    @property
+    def primary(self) -> CausalModel:
+        """The model whose tokens are chosen."""
+        return self.fluency.model
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every term by name."""
+        return {t.name: float(t.weight) for t in (self.fluency, *self.terms)}
+
+    def bind(self, problems: Sequence[Problem]) -> "BoundObjective":
+        """Read the targets of all problems.
+
+        Raises:
+            ProblemError: If a problem lacks a target, or has one that no term asks for.
+        """
+        wanted = {t.target for t in self.terms}
+        for problem in problems:
+            missing, unknown = wanted - set(problem.targets), set(problem.targets) - wanted
+            if missing or unknown:
+                raise ProblemError(
+                    f"Problem {problem.id!r}: "
+                    + (f"missing targets {sorted(missing)}; " if missing else "")
+                    + (f"unknown targets {sorted(unknown)}; " if unknown else "")
+                    + f"the terms of this objective ask for {sorted(wanted)}."
+                )
+        bound = []
+        for term in self.terms:
+            vectors = [term.read_target(p.targets[term.target]) for p in problems]
+            bound.append(BoundTerm(term, torch.stack(vectors)))
+        return BoundObjective(self, tuple(problems), tuple(bound))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BoundObjective:
+    """An objective with the targets of its problems.
+
+    Attributes:
+        objective: The objective.
+        problems: The problems, in order.
+        terms: The terms other than fluency, with their targets.
+    """
+
+    objective: Objective
+    problems: tuple[Problem, ...]
+    terms: tuple[BoundTerm, ...]
+
+    def evaluate(self, texts: Sequence[str], problems: Sequence[int]) -> list[Evaluation]:
+        """Return the exact losses of whole texts, from the text alone.
+
+        Args:
+            texts: Texts, each beginning with the prefix of its problem.
+            problems: Index of the problem of each text.
+        """
+        fluency = self.objective.fluency
+        prefixes = [self.problems[p].prefix for p in problems]
+        values = {fluency.name: fluency.evaluate(texts, prefixes)}
+        index = torch.tensor(problems, dtype=torch.long)
+        for term in self.terms:
+            tokenizer = term.model.tokenizer
+            ids = PaddedIds.from_lists([tokenizer.frame(row) for row in tokenizer.encode_batch(list(texts))])
+            with torch.no_grad():
+                values[term.name] = term.loss(ids, index).tolist()
+        weights = self.objective.weights
+        rows = [dict(zip(values, column, strict=True)) for column in zip(*values.values(), strict=True)]
+        return [Evaluation(sum(weights[n] * v for n, v in row.items()), row) for row in rows]
