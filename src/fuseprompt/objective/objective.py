@@ -17,7 +17,7 @@ from torch import Tensor
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 
 @final
@@ -80,10 +80,13 @@ class BoundTerm:
     Attributes:
         term: The term.
         targets: One target vector per problem, shape (p, t).
+        table: From the primary's tokens to this term's.
     """
 
     term: Term
     targets: Float[Tensor, "p t"]
+
+    table: RetokenizationTable
 
     @property
     def name(self) -> str:
@@ -119,6 +122,29 @@ class BoundTerm:
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
+
+    @torch.no_grad()
+    def score(
+        self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"], problems: Int[Tensor, " c"]
+    ) -> tuple[Float[Tensor, " c"], float]:
+        """Return the exact loss of candidates, each a text with one primary token appended.
+
+        Texts that are equal for this model are computed once, also across problems.
+
+        Args:
+            texts: The texts to append to.
+            rows: Index into `texts` of each candidate, shape (c,).
+            tokens: Primary token appended, shape (c,).
+            problems: Problem of each candidate, shape (c,).
+
+        Returns:
+            Losses, shape (c,), and the share of candidates whose ids came from the retokenisation table.
+        """
+        ids, share = self.table.extend(texts, rows, tokens)
+        keyed = torch.cat([ids.lengths[:, None], ids.ids], dim=1)
+        distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
+        outputs = self.model.outputs(PaddedIds(distinct[:, 1:], distinct[:, 0]))
+        return self.compare(outputs[inverse.to(outputs.device)], problems).cpu(), share
 
 
 @final
@@ -164,6 +190,7 @@ class Objective:
                 raise ProblemError(f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}.")
         self.fluency: Fluency = fluent[0]
         self.terms: tuple[Term, ...] = tuple(t for t in terms if not isinstance(t, Fluency))
+        self._tables: dict[str, RetokenizationTable] = {}
 
     @property
     def primary(self) -> CausalModel:
@@ -174,6 +201,13 @@ class Objective:
     def weights(self) -> dict[str, float]:
         """Weight of every term by name."""
         return {t.name: float(t.weight) for t in (self.fluency, *self.terms)}
+
+    def table(self, term: Term) -> RetokenizationTable:
+        """Return the retokenisation table from the primary to a term's model, made once for a tokenizer."""
+        key = term.model.tokenizer.fingerprint
+        if key not in self._tables:
+            self._tables[key] = RetokenizationTable(self.primary.tokenizer, term.model.tokenizer)
+        return self._tables[key]
 
     def bind(self, problems: Sequence[Problem]) -> "BoundObjective":
         """Read the targets of all problems.
@@ -194,7 +228,7 @@ class Objective:
         bound = []
         for term in self.terms:
             vectors = [term.read_target(p.targets[term.target]) for p in problems]
-            bound.append(BoundTerm(term, torch.stack(vectors)))
+            bound.append(BoundTerm(term, torch.stack(vectors), self.table(term)))
         return BoundObjective(self, tuple(problems), tuple(bound))
 
 

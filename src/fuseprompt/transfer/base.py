@@ -1,0 +1,127 @@
+"""How a term's information reaches the primary's tokens, before any candidate is evaluated.
+
+A `Transfer` is a setting; `bind` joins it to a primary and a term's `EmbedLoss` and gives a `TokenScorer`, which
+predicts the loss of every candidate token in a *slot* (the place that an edit changes). Predictions need only rank
+well; exact losses are computed later. A user adds a transfer in one file. Read next:
+`fuseprompt.transfer.retokenized`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.tokenizer import Tokenizer
+
+#: Stands in a slot while the text around it is tokenised; one piece in any vocabulary.
+_STAND_IN = "it"
+
+
+@final
+@dataclass(frozen=True)
+class Slots:
+    """Places in texts where a token may go: a candidate's text is left + token + right.
+
+    Attributes:
+        left: Text before the slot.
+        right: Text after it, "" when a token is appended.
+        problems: Problem of each slot, shape (n,).
+    """
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    problems: Int[Tensor, " n"]
+
+    @classmethod
+    def append(cls, texts: tuple[str, ...], problems: Int[Tensor, " n"]) -> "Slots":
+        """Slots at the end of texts."""
+        return cls(texts, ("",) * len(texts), problems)
+
+    def __len__(self) -> int:
+        """Return the number of slots."""
+        return len(self.left)
+
+
+class TokenScorer(Protocol):
+    """Predicts the loss of candidate tokens."""
+
+    def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        """Return the predicted loss of each new-word token (one blank, then text) in each slot, shape (n, w)."""
+        ...
+
+    def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """Return the predicted loss of tokens that lengthen the last word left of each slot, shape (n, c)."""
+        ...
+
+
+class Transfer(Protocol):
+    """A way for a term's information to reach the primary's tokens."""
+
+    @property
+    def name(self) -> str:
+        """Name in results and on the command line."""
+        ...
+
+    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+        """Join the transfer to a primary and a term.
+
+        Args:
+            primary: The model whose tokens are chosen.
+            table: From the primary's tokens to the term's.
+            loss: The term with its targets.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class SlotIds:
+    """The secondary's view of slots, with one stand-in token in each.
+
+    Attributes:
+        token_ids: Framed ids, the slot filled with a stand-in.
+        positions: Where the stand-in is, shape (n,).
+    """
+
+    token_ids: PaddedIds
+    positions: Int[Tensor, " n"]
+
+
+def tokenize_new_word_slots(tokenizer: Tokenizer, slots: Slots) -> SlotIds:
+    """Return the ids of each text with a stand-in word where the new word would be."""
+    lefts = [left if not left or left[-1].isspace() else left + " " for left in slots.left]
+    return _with_stand_in(tokenizer, lefts, slots.right)
+
+
+def tokenize_last_word_slots(tokenizer: Tokenizer, slots: Slots) -> SlotIds:
+    """Return the ids of each text with a stand-in word in place of the last word left of the slot."""
+    lefts = []
+    for left in slots.left:
+        word = last_word(left)
+        stem = left[: len(left) - len(word)]
+        lefts.append(stem + " " if word[:1].isspace() else stem)
+    return _with_stand_in(tokenizer, lefts, slots.right)
+
+
+def _with_stand_in(tokenizer: Tokenizer, lefts: list[str], rights: tuple[str, ...]) -> SlotIds:
+    rows, positions = [], []
+    for left, right in zip(lefts, rights, strict=True):
+        ids, offsets = tokenizer.encode_with_offsets(left + _STAND_IN + right)
+        at = next(i for i, (_, end) in enumerate(offsets) if end > len(left))
+        rows.append(tokenizer.frame(ids))
+        positions.append(len(tokenizer.prefix_ids) + at)
+    return SlotIds(PaddedIds.from_lists(rows), torch.tensor(positions))
+
+
+def mean_pieces(vocabulary: Float[Tensor, "v d"], pieces: PaddedIds) -> Float[Tensor, "b d"]:
+    """Return the mean embedding of each row of ids, shape (b, d); zero for an empty row."""
+    result = torch.zeros(len(pieces), vocabulary.shape[1], device=vocabulary.device)
+    for m in torch.unique(pieces.lengths).tolist():
+        if m:
+            rows = torch.nonzero(pieces.lengths == m).flatten()
+            result[rows] = vocabulary[pieces.ids[rows, :m]].float().mean(dim=1)
+    return result

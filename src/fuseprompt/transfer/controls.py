@@ -1,0 +1,84 @@
+"""Controls: what a search does with no information from the secondaries, and with noise in its place."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.transfer.base import Slots, TokenScorer
+
+
+@final
+@dataclass(frozen=True)
+class NoTransfer:
+    """Nothing reaches the primary: candidates are the language model's own choice."""
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "none"
+
+    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+        """Join the transfer to a primary and a term."""
+        return _NoScorer()
+
+
+@final
+@dataclass(frozen=True)
+class _NoScorer:
+    def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        return torch.zeros(len(slots), len(words))
+
+    def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        return torch.zeros(tokens.shape)
+
+
+@final
+@dataclass(frozen=True)
+class RandomTransfer:
+    """Noise of a realistic size instead of information (the paper's fallback for long words, seeded and scaled).
+
+    Attributes:
+        seed: Seed; a token in a given slot always gets the same number, whatever stands beside it in the batch.
+        scale: Standard deviation of the predicted losses.
+    """
+
+    seed: int = 0
+    scale: float = 0.03
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "random"
+
+    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+        """Join the transfer to a primary and a term."""
+        return _RandomScorer(self.seed, self.scale, loss.name, table.primary.vocab_size)
+
+
+@final
+@dataclass(frozen=True)
+class _RandomScorer:
+    seed: int
+    scale: float
+    name: str
+    vocab_size: int
+
+    def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        return self._noise(slots)[:, words]
+
+    def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        return self._noise(slots).gather(1, tokens)
+
+    def _noise(self, slots: Slots) -> Float[Tensor, "n v"]:
+        rows = []
+        for left, right in zip(slots.left, slots.right, strict=True):
+            digest = hashlib.sha256(f"{self.seed}\0{self.name}\0{left}\0{right}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            rows.append(torch.randn(self.vocab_size, generator=generator))
+        return torch.stack(rows) * self.scale

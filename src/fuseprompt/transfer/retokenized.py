@@ -1,0 +1,79 @@
+"""The direct transfer: each candidate token goes through retokenisation, no map is fitted.
+
+The predicted loss of primary token v is the first-order expansion of the secondary's loss around words that stand in
+the slot, evaluated at the mean embedding of v's secondary pieces. Works for tokens of any number of pieces.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.transfer.base import (
+    Slots,
+    TokenScorer,
+    mean_pieces,
+    tokenize_last_word_slots,
+    tokenize_new_word_slots,
+)
+from fuseprompt.transfer.linearise import CommonWords, Linearisation, linearise
+
+
+@final
+@dataclass(frozen=True)
+class RetokenizedTransfer:
+    """Direct transfer.
+
+    Attributes:
+        linearisation: Where the loss is linearised.
+    """
+
+    linearisation: Linearisation = field(default_factory=CommonWords)
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "direct"
+
+    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+        """Join the transfer to a primary and a term."""
+        return _DirectScorer(table, loss, self.linearisation)
+
+
+@final
+@dataclass(frozen=True)
+class _DirectScorer:
+    table: RetokenizationTable
+    loss: EmbedLoss
+    linearisation: Linearisation
+
+    @cached_property
+    def points(self) -> Float[Tensor, "k d"]:
+        return self.linearisation.points(self.loss)
+
+    @cached_property
+    def token_embeds(self) -> Float[Tensor, "v d"]:
+        """Mean secondary embedding of every primary token read as a new word."""
+        return mean_pieces(self.loss.vocabulary, self.table.pieces)
+
+    def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
+        linear = linearise(self.loss, ids, slots.problems, self.points)
+        return linear.predict_mean(self.token_embeds[words])
+
+    def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
+        linear = linearise(self.loss, ids, slots.problems, self.points)
+        texts = self.table.primary.token_texts
+        rows = [
+            self.table.encode_word(last_word(left) + texts[t])
+            for left, row in zip(slots.left, tokens.tolist(), strict=True)
+            for t in row
+        ]
+        embeds = mean_pieces(self.loss.vocabulary, PaddedIds.from_lists(rows))
+        return linear.predict_mean(embeds.reshape(*tokens.shape, -1)) if tokens.numel() else torch.zeros(tokens.shape)
