@@ -1,0 +1,1 @@
+"""The tests of fuseprompt; the folders mirror those of the package."""
