@@ -1,0 +1,100 @@
+"""What a search carries from step to step: beams with their ids, never texts alone, and candidates as tensors.
+
+Ids are carried, never recovered from embeddings. Nothing here calls a model. Read next: `fuseprompt.search.candidates`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.text.retokenize import PaddedIds
+
+
+@final
+@dataclass(frozen=True)
+class Beams:
+    """Partial texts of several problems.
+
+    Attributes:
+        problems: Problem of each beam, shape (n,).
+        token_ids: Primary ids, prefix included.
+        num_given: Tokens of the prefix, shape (n,).
+        nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,), float64.
+        texts: The text of each beam.
+        losses: Exact total loss without the end event, shape (n,); infinite before the first token.
+    """
+
+    problems: Int[Tensor, " n"]
+    token_ids: PaddedIds
+    num_given: Int[Tensor, " n"]
+    nll_sum: Float[Tensor, " n"]
+    texts: tuple[str, ...]
+    losses: Float[Tensor, " n"]
+
+    @property
+    def num_chosen(self) -> Int[Tensor, " n"]:
+        """Tokens chosen so far, shape (n,)."""
+        return self.token_ids.lengths - self.num_given
+
+    def __len__(self) -> int:
+        """Return the number of beams."""
+        return len(self.texts)
+
+    def __getitem__(self, rows: Sequence[int]) -> "Beams":
+        """Return the chosen beams."""
+        index = torch.tensor(list(rows), dtype=torch.long)
+        return Beams(
+            self.problems[index], self.token_ids[index], self.num_given[index], self.nll_sum[index],
+            tuple(self.texts[i] for i in rows), self.losses[index],
+        )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class Candidates:
+    """Beams with one token appended.
+
+    Attributes:
+        rows: Beam of each candidate, shape (c,).
+        tokens: Token appended, shape (c,).
+        nll: Its negative log-likelihood in nats, shape (c,).
+        predicted: Total loss that the proposer expects, shape (c,).
+        texts: Text of each candidate.
+    """
+
+    rows: Int[Tensor, " c"]
+    tokens: Int[Tensor, " c"]
+    nll: Float[Tensor, " c"]
+    predicted: Float[Tensor, " c"]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.texts)
+
+
+def extend(beams: Beams, candidates: Candidates, chosen: Int[Tensor, " k"], losses: Float[Tensor, " c"]) -> Beams:
+    """Return the beams that `chosen` candidates become.
+
+    Args:
+        beams: The beams that the candidates extend.
+        candidates: All candidates.
+        chosen: Indices of those that live on, shape (k,).
+        losses: Exact loss of every candidate, shape (c,).
+    """
+    rows = candidates.rows[chosen]
+    old = beams.token_ids[rows]
+    ids = torch.nn.functional.pad(old.ids, (0, 1))
+    ids[torch.arange(len(rows)), old.lengths] = candidates.tokens[chosen]
+    return Beams(
+        problems=beams.problems[rows],
+        token_ids=PaddedIds(ids[:, : int(old.lengths.max()) + 1] if len(rows) else ids, old.lengths + 1),
+        num_given=beams.num_given[rows],
+        nll_sum=beams.nll_sum[rows] + candidates.nll[chosen].double(),
+        texts=tuple(candidates.texts[i] for i in chosen.tolist()),
+        losses=losses[chosen],
+    )

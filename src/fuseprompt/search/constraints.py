@@ -1,0 +1,85 @@
+"""What a text must or must not say. Constraints are objects in a list; a user adds one with three methods."""
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, final
+
+
+class Constraint(Protocol):
+    """A rule on texts."""
+
+    def allows(self, text: str) -> bool:
+        """Return whether a partial or finished text may be a candidate."""
+        ...
+
+    def missing(self, text: str) -> int:
+        """Return how many demands a text does not meet yet; a finished text must meet all."""
+        ...
+
+    def wanted(self, text: str) -> list[str]:
+        """Return texts that should be proposed next, such as " dog"."""
+        ...
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, flags=re.IGNORECASE) is not None
+
+
+@final
+@dataclass(frozen=True)
+class Forbid:
+    """No text with one of these words, in any case.
+
+    Attributes:
+        words: The words; "cat" does not forbid "catalogue".
+    """
+
+    words: tuple[str, ...]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(rf"(?<!\w){re.escape(w)}(?!\w)" for w in self.words), flags=re.IGNORECASE)
+
+    def allows(self, text: str) -> bool:
+        """Return whether none of the words is in the text."""
+        return not self.words or self._pattern.search(text) is None
+
+    def missing(self, text: str) -> int:
+        """Return 0: a ban demands nothing."""
+        return 0
+
+    def wanted(self, text: str) -> list[str]:
+        """Return nothing."""
+        return []
+
+
+@final
+@dataclass(frozen=True)
+class Require:
+    """Every finished text has all of these words, in any case.
+
+    Attributes:
+        words: The words, or phrases.
+    """
+
+    words: tuple[str, ...] = field(default=())
+
+    def allows(self, text: str) -> bool:
+        """Return True: a text may still get the words."""
+        return True
+
+    def missing(self, text: str) -> int:
+        """Return how many of the words are not in the text."""
+        return sum(not _has_word(text, w) for w in self.words)
+
+    def wanted(self, text: str) -> list[str]:
+        """Return the missing words, with a blank in front, or what is left of one that the text ends with the start of."""
+        wanted = []
+        for word in self.words:
+            if _has_word(text, word):
+                continue
+            full = " " + word
+            overlap = next((n for n in range(len(full) - 1, 1, -1) if text.lower().endswith(full[:n].lower())), 0)
+            wanted.append(full[overlap:])
+        return wanted

@@ -1,0 +1,63 @@
+"""Which candidates live on: the best few of each problem, the best one, or the best of all that were ever open.
+
+Strategies see losses and problems only. Ties within 1e-5 are broken by text order, so a result does not hang on the
+last bit of a matrix product.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+#: Losses closer than this are equal.
+TIE = 1e-5
+
+
+class Strategy(Protocol):
+    """Selects the candidates of the next step."""
+
+    def select(
+        self, losses: Float[Tensor, " c"], problems: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
+    ) -> Int[Tensor, " k"]:
+        """Return the indices of candidates that live on, by problem and then by loss."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class BeamSearch:
+    """The `beam_width` best candidates of each problem.
+
+    Attributes:
+        beam_width: Beams per problem. #: paper, section 4.2: 5
+    """
+
+    beam_width: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the width."""
+        if self.beam_width < 1:
+            raise ValueError(f"beam_width must be at least 1, was: {self.beam_width}.")
+
+    def select(
+        self, losses: Float[Tensor, " c"], problems: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
+    ) -> Int[Tensor, " k"]:
+        """Return the best candidates of each problem."""
+        return select_best(losses, problems, tokens, self.beam_width)
+
+
+def select_best(
+    losses: Float[Tensor, " c"], problems: Int[Tensor, " c"], tokens: Int[Tensor, " c"], num_best: int
+) -> Int[Tensor, " k"]:
+    """Return the `num_best` candidates with the lowest loss of each problem; ties within `TIE` by token id."""
+    rounded = torch.round(losses.double() / TIE).tolist()
+    keys = list(zip(problems.tolist(), rounded, tokens.tolist(), range(len(rounded)), strict=True))
+    chosen: list[int] = []
+    taken: dict[int, int] = {}
+    for problem, _, _, i in sorted(keys):
+        if taken.get(problem, 0) < num_best:
+            taken[problem] = taken.get(problem, 0) + 1
+            chosen.append(i)
+    return torch.tensor(chosen, dtype=torch.long)
