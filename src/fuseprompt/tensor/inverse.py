@@ -50,7 +50,7 @@ def t_lstsq(
     *,
     ridge: float = 0.0,
 ) -> Float[Tensor, "*batch n k l"]:
-    """Minimise ||A * T - B||^2 + ridge * s * ||T||^2 over T, with the rows of A and B arriving in chunks.
+    """Minimise ||A * T - B||^2 + ridge * s * ||T||^2 over T, the rows of A and B coming in chunks.
 
     One chunk is held at a time, and nothing is kept that grows with the number of rows. The scale s
     is the mean of the diagonal of A^T A over rows and tubes, so a ridge means the same for any
@@ -143,8 +143,9 @@ class GramSum:
             ShapeError: If nothing was added yet.
         """
         if self._gram is None or self._cross is None:
-            raise ShapeError("Least squares got no rows, expected at least one chunk. Call update
-            first.")
+            raise ShapeError(
+                "Least squares got no rows, expected at least one chunk. Call update first."
+            )
         solved = solve_slices(self._gram, self._cross, ridge=ridge, num_tubes=self._num_tubes)
         return from_fourier(solved.movedim(-3, -1), self._num_tubes, dtype=solved.real.dtype)
 
@@ -174,20 +175,35 @@ def solve_slices(
         raise ValueError(f"ridge must be at least 0, got {ridge}.")
     if ridge == 0:
         values, vectors = torch.linalg.eigh(gram)
-        floor = gram.shape[-1] * torch.finfo(values.dtype).eps * values.amax(dim=(-2, -1),
-        keepdim=True) kept = values > floor inverse = torch.where(kept, 1 / torch.where(kept,
-        values, 1), 0).unsqueeze(-1) return vectors @ (inverse * (vectors.mH @ cross))
-    # All frequencies but the first (and for even l the last) stand for themselves and their
-    # conjugate.
-    twice = torch.full((gram.shape[-3],), 2.0, device=gram.device, dtype=gram.real.dtype)
-    twice[0] = 1.0
+        eps = gram.shape[-1] * torch.finfo(values.dtype).eps
+        kept = values > eps * values.amax(dim=(-2, -1), keepdim=True)
+        inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0).unsqueeze(-1)
+        least: Tensor = vectors @ (inverse * (vectors.mH @ cross))
+        return least
+    shift = ridge * mean_diagonal(gram, num_tubes=num_tubes)
+    shift = shift.clamp_min(torch.finfo(shift.dtype).tiny)[..., None, None, None]
+    eye = torch.eye(gram.shape[-1], device=gram.device, dtype=gram.dtype)
+    factor: Tensor = torch.linalg.cholesky(gram + shift * eye)
+    return torch.cholesky_solve(cross, factor)
+
+
+def mean_diagonal(
+    gram: Inexact[Tensor, "*batch f n n"], *, num_tubes: int
+) -> Float[Tensor, "*batch"]:
+    """Return the mean diagonal of tube 0 of a Gram tensor: the scale that a ridge is relative to.
+
+    Args:
+        gram: Fourier slices, frequencies first.
+        num_tubes: Length l of the tubes.
+
+    Returns:
+        One number per problem.
+    """
+    # Frequencies but the first (and for even l the last) also stand for their conjugate; tube 0 is
+    # the mean over all l of them.
+    counts = torch.full((gram.shape[-3],), 2.0, device=gram.device, dtype=gram.real.dtype)
+    counts[0] = 1.0
     if num_tubes % 2 == 0:
-        twice[-1] = 1.0
+        counts[-1] = 1.0
     diagonal = gram.diagonal(dim1=-2, dim2=-1).real.mean(dim=-1)
-    scale = (diagonal * twice).sum(dim=-1) / num_tubes  # tube 0 is the mean over all l frequencies
-    shift = (ridge * scale).clamp_min(torch.finfo(scale.dtype).tiny)[..., None, None]
-    shifted = gram + (shift[..., None] * torch.eye(gram.shape[-1],
-    device=gram.device)).to(gram.dtype) return torch.cholesky_solve(cross,
-    torch.linalg.cholesky(shifted))
-
-
+    return (diagonal * counts).sum(dim=-1) / num_tubes

@@ -35,7 +35,8 @@ def to_fourier(a: Inexact[Tensor, "*batch m n l"]) -> Inexact[Tensor, "*batch m 
     if a.numel() == 0:  # the FFT library refuses empty tensors
         num_frequencies = a.shape[-1] if a.is_complex() else a.shape[-1] // 2 + 1
         return a.new_zeros(*a.shape[:-1], num_frequencies, dtype=a.dtype.to_complex())
-    return torch.fft.fft(a, dim=-1) if a.is_complex() else torch.fft.rfft(a, dim=-1)
+    result: Tensor = torch.fft.fft(a, dim=-1) if a.is_complex() else torch.fft.rfft(a, dim=-1)
+    return result
 
 
 def from_fourier(
@@ -53,9 +54,9 @@ def from_fourier(
     """
     if a.numel() == 0:
         return a.new_zeros(*a.shape[:-1], num_tubes, dtype=dtype)
-    if dtype.is_complex:
-        return torch.fft.ifft(a, n=num_tubes, dim=-1)
-    return torch.fft.irfft(a, n=num_tubes, dim=-1).to(dtype)
+    inverse = torch.fft.ifft if dtype.is_complex else torch.fft.irfft
+    result: Tensor = inverse(a, n=num_tubes, dim=-1)
+    return result.to(dtype)
 
 
 def slice_product(
@@ -211,7 +212,8 @@ def block_fold(
             f"{tuple(matrix.shape)}. "
             "Pass the number of tubes that the matrix was unfolded from."
         )
-    return matrix.unflatten(-2, (num_tubes, -1)).movedim(-3, -1)
+    shape = (*matrix.shape[:-2], num_tubes, matrix.shape[-2] // num_tubes, matrix.shape[-1])
+    return matrix.reshape(shape).movedim(-3, -1)
 
 
 def bcirc(a: Inexact[Tensor, "*batch m n l"]) -> Inexact[Tensor, "*batch ml nl"]:
