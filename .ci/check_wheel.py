@@ -11,7 +11,7 @@ PACKAGE = Path("src/fuseprompt")
 
 
 def main() -> int:
-    """Compare the wheel's names with the package folder and print what differs."""
+    """Return 0 if the wheel holds the files of the package folder, else print what differs."""
     names = {name for name in zipfile.ZipFile(sys.argv[1]).namelist() if ".dist-info/" not in name}
     wanted = {
         f"fuseprompt/{path.relative_to(PACKAGE)}"
