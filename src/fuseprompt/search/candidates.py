@@ -91,11 +91,8 @@ def choose(
     ids = beams.token_ids.to_lists()
     kept: list[list[int]] = [[] for _ in ids]
     texts: list[list[str]] = [[] for _ in ids]
-    finite = int(torch.isfinite(scores).sum(dim=1).max()) if len(beams) else 0
     # A stable sort keeps the lower token id first among equal scores.
-    order = torch.argsort(scores, dim=1, stable=True)[:, :finite] if finite > 8 * width else None
-    if order is None:
-        order = torch.argsort(scores, dim=1, stable=True)[:, : max(finite, 1)]
+    order = torch.argsort(scores, dim=1, stable=True)
     limits = torch.isfinite(scores).sum(dim=1).tolist()
     start, chunk = 0, 2 * width
     open_rows = [i for i in range(len(ids)) if limits[i]]

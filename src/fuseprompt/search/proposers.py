@@ -110,6 +110,8 @@ class _TransferProposing:
         words = torch.nonzero(self.classes.new_words).flatten()
         scores = torch.full_like(expected, float("inf"))
         scores[:, words] = expected[:, words]
+        # A text must not begin with a blank, so an empty one takes only tokens without.
+        scores[torch.tensor([not text for text in beams.texts])] = float("inf")
         open_ = _may_continue(beams, self.classes)
         blocked = torch.where(open_, log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_continuations, blocked.shape[1]), dim=1)

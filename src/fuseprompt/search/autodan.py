@@ -1,0 +1,331 @@
+"""AutoDAN: a text grows by one token a step, each token proposed to first order and judged exactly.
+
+Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections: candidates' losses are the
+models' own, and a text that ends as a sentence leaves its beam into a pool, so results do not break off. One method,
+one file: `init` makes the state, `step` returns the next, `finish` the results. Read next: `fuseprompt.search.engine`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import SearchError
+from fuseprompt.objective.objective import BoundObjective, Evaluation
+from fuseprompt.search.batch import Beams, Candidates, extend
+from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.constraints import Constraint
+from fuseprompt.search.proposers import Proposer, ProposalSetting, Step, TransferProposer
+from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
+from fuseprompt.text.retokenize import PaddedIds
+
+#: Added to the loss of a beam per unmet demand of a constraint, growing to this at the last step.
+_DEMAND_PENALTY = 20.0
+
+
+@final
+@dataclass(frozen=True)
+class AutoDAN:
+    """Settings of the search; the defaults are those of the offline models.
+
+    Attributes:
+        steps: Most tokens that are appended.
+        proposer: Who proposes candidates.
+        strategy: Which candidates live on.
+        constraints: What a text must or must not say.
+        max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at most this negative
+            log-likelihood: right ones cost 1-3 nats, those glued to broken sentences 7-14.
+        num_pooled: Finished texts kept per problem.
+    """
+
+    steps: int = 16
+    proposer: ProposalSetting = field(default_factory=TransferProposer)
+    strategy: Strategy = field(default_factory=BeamSearch)
+    constraints: tuple[Constraint, ...] = ()
+    max_end_nats: float = 4.0
+    num_pooled: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the counts."""
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, was: {self.steps}.")
+
+    def init(self, bound: BoundObjective) -> "AutoDANState":
+        """Return the state before the first step: one beam per problem, holding its prefix.
+
+        Raises:
+            SearchError: If a prefix does not survive decode -> encode, or ends in white space.
+        """
+        primary = bound.objective.primary
+        prefixes = tuple(p.prefix for p in bound.problems)
+        ids = primary.tokenizer.encode_batch(prefixes)
+        for prefix, row in zip(prefixes, ids, strict=True):
+            if primary.tokenizer.decode(row) != prefix or prefix[-1:].isspace():
+                raise SearchError(
+                    f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it reads "
+                    f"{primary.tokenizer.decode(row)!r}) or ends in white space. Choose another prefix."
+                )
+        count = len(prefixes)
+        beams = Beams(
+            problems=torch.arange(count),
+            token_ids=PaddedIds.from_lists(ids),
+            num_given=torch.tensor([len(row) for row in ids], dtype=torch.long),
+            nll_sum=torch.zeros(count, dtype=torch.float64),
+            texts=prefixes,
+            losses=torch.full((count,), float("inf")),
+        )
+        classes = TokenClasses(primary.tokenizer, int(primary.vocabulary.shape[0]))
+        proposer = self.proposer.start(bound, classes)
+        return AutoDANState(bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count)
+
+    def step(self, state: "AutoDANState") -> "AutoDANState":
+        """Return the state after one more token: finish what ends as a sentence, extend the rest."""
+        bound, beams = state.bound, state.beams
+        log_probs = _next_log_probs(bound, beams)
+        pools = self._finish_sentences(state, log_probs)
+        if state.num_steps == self.steps:
+            return replace(state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams))))
+        open_ = [i for i in range(len(beams)) if not self._is_settled(pools[int(beams.problems[i])], beams, i)]
+        left = _merge_left(state, [i for i in range(len(beams)) if i not in set(open_)])
+        if not open_:
+            return replace(state, beams=beams[[]], pools=pools, left=left)
+        step = Step(beams[open_], log_probs[open_], self._allows)
+        candidates = self._with_wanted(state, step, state.proposer.propose(step))
+        if not len(candidates):
+            return replace(state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams))))
+        losses, terms, share = _exact_losses(bound, step.beams, candidates)
+        state.proposer.observe(step, candidates, terms)
+        problems = step.beams.problems[candidates.rows]
+        ranked = losses + self._demand(candidates.texts, state.num_steps)
+        chosen = self.strategy.select(ranked, problems, candidates.tokens)
+        grown = extend(step.beams, candidates, chosen, losses)
+        return AutoDANState(
+            bound, state.classes, state.proposer, grown, pools, _log(state, grown, pools, candidates, problems), left,
+            state.num_steps + 1, state.fast_path + share * len(candidates), state.num_scored + len(candidates),
+        )  # fmt: skip
+
+    def is_done(self, state: "AutoDANState") -> bool:
+        """Return whether nothing is left to extend."""
+        return len(state.beams) == 0
+
+    def finish(self, state: "AutoDANState") -> list["Found"]:
+        """Return the best texts of each problem, finished ones first; works on any state."""
+        found = []
+        for problem, pool in enumerate(state.pools):
+            texts = [entry.text for entry in pool]
+            is_finished = bool(texts)
+            if not texts:
+                beams = [(loss, text) for p, loss, text in state.open_texts() if p == problem]
+                texts = [min(beams)[1]] if beams else [state.bound.problems[problem].prefix]
+            found.append(Found(tuple(texts), is_finished, state.histories[problem]))
+        return found
+
+    def _finish_sentences(self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]) -> tuple["Pool", ...]:
+        """Return the pools with every beam that may end here, judged exactly from its text."""
+        beams, tokenizer = state.beams, state.bound.objective.primary.tokenizer
+        texts: list[str] = []
+        problems: list[int] = []
+        for i, end in torch.nonzero(-log_probs[:, state.classes.ends] <= self.max_end_nats).tolist():
+            token = int(state.classes.ends[end])
+            text = beams.texts[i] + tokenizer.token_texts[token]
+            complete = all(c.allows(text) and not c.missing(text) for c in self.constraints)
+            survives = tokenizer.encode(text) == [*beams.token_ids.to_lists()[i], token]
+            if int(beams.num_chosen[i]) > 0 and complete and survives:
+                texts.append(text)
+                problems.append(int(beams.problems[i]))
+        pools = [list(pool) for pool in state.pools]
+        if texts:
+            for text, problem, exact in zip(texts, problems, state.bound.evaluate(texts, problems), strict=True):
+                pools[problem].append(Pooled(exact.loss, text, exact))
+        return tuple(tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools)
+
+    def _is_settled(self, pool: "Pool", beams: Beams, row: int) -> bool:
+        """Return whether the problem of a beam has a finished text better than all its beams."""
+        if not pool:
+            return False
+        same = beams.problems == beams.problems[row]
+        return pool[0].loss < float(beams.losses[same].min())
+
+    def _allows(self, text: str) -> bool:
+        return all(c.allows(text) for c in self.constraints)
+
+    def _demand(self, texts: Sequence[str], num_steps: int) -> Float[Tensor, " c"]:
+        """Return the penalty of unmet demands, growing with the steps so that they are met before the end."""
+        missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
+        return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
+
+    def _with_wanted(self, state: "AutoDANState", step: Step, candidates: Candidates) -> Candidates:
+        """Return the candidates with the next token of every word that a constraint wants."""
+        tokenizer = state.classes.tokenizer
+        known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
+        rows, tokens, texts = [], [], []
+        for i, (text, ids) in enumerate(zip(step.beams.texts, step.beams.token_ids.to_lists(), strict=True)):
+            for wanted in (w for c in self.constraints for w in c.wanted(text)):
+                whole = tokenizer.encode(text + wanted)
+                if whole[: len(ids)] != ids or len(whole) == len(ids) or (i, whole[len(ids)]) in known:
+                    continue
+                grown = tokenizer.decode(whole[: len(ids) + 1])
+                if tokenizer.encode(grown) == whole[: len(ids) + 1]:
+                    rows.append(i)
+                    tokens.append(whole[len(ids)])
+                    texts.append(grown)
+        if not rows:
+            return candidates
+        index, token = torch.tensor(rows), torch.tensor(tokens)
+        nll = -step.log_probs[index, token].cpu()
+        return Candidates(
+            torch.cat([candidates.rows, index]), torch.cat([candidates.tokens, token]),
+            torch.cat([candidates.nll, nll]), torch.cat([candidates.predicted, nll]), (*candidates.texts, *texts),
+        )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class Pooled:
+    """A finished text with its exact losses.
+
+    Attributes:
+        loss: Total loss.
+        text: The text.
+        exact: Loss by term.
+    """
+
+    loss: float
+    text: str
+    exact: Evaluation = field(compare=False)
+
+
+Pool = tuple[Pooled, ...]
+
+
+@final
+@dataclass(frozen=True)
+class HistoryEntry:
+    """The best of one problem after a step.
+
+    Attributes:
+        step: Tokens appended so far.
+        text: Best open text.
+        loss: Its loss, the end not counted.
+        pooled: Loss of the best finished text, or `None`.
+        evaluations: Candidates scored exactly at this step.
+    """
+
+    step: int
+    text: str
+    loss: float
+    pooled: float | None
+    evaluations: int
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """The outcome of one problem.
+
+    Attributes:
+        texts: Best texts first.
+        finished: Whether they end as sentences.
+        history: The best after each step.
+    """
+
+    texts: tuple[str, ...]
+    finished: bool
+    history: tuple[HistoryEntry, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AutoDANState:
+    """The state of a search.
+
+    Attributes:
+        bound: Objective and problems.
+        classes: The primary's tokens.
+        proposer: Who proposes.
+        beams: Open texts.
+        pools: Finished texts of each problem, best first.
+        histories: Best after each step, of each problem.
+        left: Beams of problems that are settled: problem, loss, text.
+        num_steps: Tokens appended so far.
+        fast_path: Candidates whose secondary ids came from the retokenisation table (mean over the terms).
+        num_scored: Candidates scored exactly.
+    """
+
+    bound: BoundObjective
+    classes: TokenClasses
+    proposer: Proposer
+    beams: Beams
+    pools: tuple[Pool, ...]
+    histories: tuple[tuple[HistoryEntry, ...], ...]
+    left: tuple[tuple[int, float, str], ...] = ()
+    num_steps: int = 0
+    fast_path: float = 0.0
+    num_scored: int = 0
+
+    def open_texts(self) -> list[tuple[int, float, str]]:
+        """Return problem, loss and text of every beam that was not finished."""
+        return [*self.left, *_describe(self.beams, range(len(self.beams)))]
+
+
+def _describe(beams: Beams, rows: Sequence[int]) -> list[tuple[int, float, str]]:
+    return [(int(beams.problems[i]), float(beams.losses[i]), beams.texts[i]) for i in rows]
+
+
+def _merge_left(state: AutoDANState, rows: Sequence[int]) -> tuple[tuple[int, float, str], ...]:
+    return (*state.left, *_describe(state.beams, rows))
+
+
+def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:
+    """Return the log-probabilities after each beam; beams of equal length share a forward pass."""
+    result: Tensor | None = None
+    ids, lengths = beams.token_ids.ids, beams.token_ids.lengths
+    for length in torch.unique(lengths).tolist():
+        rows = torch.nonzero(lengths == length).flatten()
+        log_probs = bound.objective.primary.next_log_probs(ids[rows, :length]).cpu()
+        if result is None:
+            result = torch.empty(len(beams), log_probs.shape[1])
+        result[rows] = log_probs
+    if result is None:
+        raise SearchError("A step needs at least one beam.")
+    return result
+
+
+def _exact_losses(
+    bound: BoundObjective, beams: Beams, candidates: Candidates
+) -> tuple[Float[Tensor, " c"], Mapping[str, Float[Tensor, " c"]], float]:
+    """Return total loss (end not counted), loss by term, and the share of ids that came from tables."""
+    fluency = bound.objective.fluency
+    rows = candidates.rows
+    mean = (beams.nll_sum[rows] + candidates.nll.double()) / (beams.num_chosen[rows] + 1)
+    terms: dict[str, Tensor] = {fluency.name: mean.float()}
+    total = fluency.weight * mean
+    problems: Int[Tensor, " c"] = beams.problems[rows]
+    shares = []
+    for term in bound.terms:
+        terms[term.name], share = term.score(beams.texts, rows, candidates.tokens, problems)
+        total = total + term.weight * terms[term.name].double()
+        shares.append(share)
+    return total.float(), terms, sum(shares) / len(shares) if shares else 1.0
+
+
+def _log(
+    state: AutoDANState, grown: Beams, pools: tuple[Pool, ...], candidates: Candidates, problems: Int[Tensor, " c"]
+) -> tuple[tuple[HistoryEntry, ...], ...]:
+    """Return the histories with an entry for each problem that was extended."""
+    histories = list(state.histories)
+    best = select_best(grown.losses, grown.problems, torch.zeros(len(grown), dtype=torch.long), 1)
+    for i in best.tolist():
+        problem = int(grown.problems[i])
+        pooled = pools[problem][0].loss if pools[problem] else None
+        entry = HistoryEntry(
+            state.num_steps + 1, grown.texts[i], float(grown.losses[i]), pooled, int((problems == problem).sum())
+        )
+        histories[problem] = (*histories[problem], entry)
+    return tuple(histories)
+
+
+OnStep = Callable[[AutoDANState], None]
