@@ -1,0 +1,199 @@
+"""Build the two byte-level BPE tokenizers of the offline models, and read the class names.
+
+The language model's tokenizer comes from the tables in its GGUF file, CLIP's from the merge list
+that the open-clip package carries. Both become the `tokenizer.json` that transformers loads without
+any code of theirs. The class names of ImageNet are read from source text without running it. Read
+next: `fuseprompt.models.prepare.convert`.
+"""
+
+import ast
+import gzip
+from collections.abc import Sequence
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.models import BPE
+
+from fuseprompt.errors import PrepareError
+
+#: CLIP's special tokens; the second also pads.
+CLIP_START, CLIP_END = "<|startoftext|>", "<|endoftext|>"
+
+#: CLIP marks the last piece of a word with this.
+CLIP_WORD_END = "</w>"
+
+#: Number of CLIP's tokens: 256 bytes, the same ending a word, the merges and two special tokens.
+CLIP_VOCABULARY = 49_408
+
+#: GGUF's code for a token that never stands for text.
+_CONTROL = "3"
+
+
+def build_smollm_tokenizer(
+    tokens: Sequence[str], token_types: Sequence[str], merges: Sequence[str]
+) -> Tokenizer:
+    """Build SmolLM2's tokenizer from the tables of its GGUF file.
+
+    Args:
+        tokens: Token strings in id order, in the byte alphabet.
+        token_types: GGUF's type code per token.
+        merges: Pairs "left right" in order of priority.
+
+    Returns:
+        The fast tokenizer. It adds no token around a text, and every digit is a token of its own.
+    """
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[_split_pair(merge) for merge in merges]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, token_types, strict=True) if kind == _CONTROL]
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in control]
+    )
+    return tokenizer
+
+
+def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
+    """Build CLIP's tokenizer from the merge list of the open-clip package.
+
+    Args:
+        compressed_merges: Content of `bpe_simple_vocab_16e6.txt.gz`.
+
+    Returns:
+        The fast tokenizer; it puts the start and end token around a text.
+
+    Raises:
+        PrepareError: If the list does not give CLIP's number of tokens.
+    """
+    # The first line is a header; the list is longer than what CLIP uses.
+    lines = gzip.decompress(compressed_merges).decode("utf-8").split("\n")
+    merges = [_split_pair(line) for line in lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]]
+    alphabet = list(byte_alphabet().values())
+    tokens = [
+        *alphabet,
+        *(letter + CLIP_WORD_END for letter in alphabet),
+        *(left + right for left, right in merges),
+        CLIP_START,
+        CLIP_END,
+    ]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != CLIP_VOCABULARY:
+        raise PrepareError(
+            f"CLIP has {CLIP_VOCABULARY} tokens, the merge list gives {len(vocabulary)}."
+        )
+    tokenizer = Tokenizer(
+        BPE(
+            vocab=vocabulary,
+            merges=merges,
+            unk_token=CLIP_END,
+            continuing_subword_prefix="",
+            end_of_word_suffix=CLIP_WORD_END,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(
+                Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"),
+                behavior="removed",
+                invert=True,
+            ),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    # "Ġ" is the byte alphabet's space: the mark of a word's end becomes one, and the last one is
+    # cut off.
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(CLIP_WORD_END, "Ġ"), decoders.ByteLevel(), decoders.Strip(" ", 0, 1)]
+    )
+    # By position: the keywords are not the same in all versions. The two False are trim_offsets,
+    # add_prefix_space.
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (CLIP_END, vocabulary[CLIP_END]), (CLIP_START, vocabulary[CLIP_START]), False, False
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (CLIP_START, CLIP_END)]
+    )
+    return tokenizer
+
+
+def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
+    """Return the text that each of CLIP's tokens stands for.
+
+    Args:
+        tokenizer: From `build_clip_tokenizer`.
+
+    Returns:
+        One string per id, without the mark of a word's end. Bytes that are no text by themselves
+        give U+FFFD.
+    """
+    bytes_of = {letter: value for value, letter in byte_alphabet().items()}
+    strings: list[str] = []
+    for index in range(tokenizer.get_vocab_size()):
+        token = tokenizer.id_to_token(index)
+        if token in (CLIP_START, CLIP_END):
+            strings.append(token)
+            continue
+        raw = bytes(bytes_of[letter] for letter in token.removesuffix(CLIP_WORD_END))
+        strings.append(raw.decode("utf-8", errors="replace"))
+    return strings
+
+
+def byte_alphabet() -> dict[int, str]:
+    """Return the printable letter that byte-level BPE writes for each byte.
+
+    Returns:
+        Byte value to letter, in CLIP's order of ids: first the bytes that are their own letter.
+    """
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [value for value in range(256) if value not in printable]
+    return {value: chr(value) for value in printable} | {
+        value: chr(256 + n) for n, value in enumerate(others)
+    }
+
+
+def read_class_names(source: str) -> list[str]:
+    """Read the 1000 ImageNet class names out of open-clip's source, without running it.
+
+    Args:
+        source: Text of `zero_shot_metadata.py`.
+
+    Returns:
+        Names in the order of the classifier's outputs.
+
+    Raises:
+        PrepareError: If the list is not there or has another length.
+    """
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign):
+            continue
+        targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        if targets == ["IMAGENET_CLASSNAMES"]:
+            names = ast.literal_eval(node.value)
+            if len(names) == 1000 and all(isinstance(name, str) for name in names):
+                return list(names)
+            raise PrepareError(f"Expected 1000 class names, got {len(names)}.")
+    raise PrepareError("Expected a list IMAGENET_CLASSNAMES in zero_shot_metadata.py, found none.")
+
+
+def _split_pair(line: str) -> tuple[str, str]:
+    left, _, right = line.partition(" ")
+    return left, right
