@@ -114,7 +114,7 @@ class GgufFile:
         """Names of the tensors, in the file's order."""
         return list(self._stored)
 
-    def number(self, name: str) -> float:
+    def number(self, name: str) -> int | float:
         """Return a setting that must be a number.
 
         Args:

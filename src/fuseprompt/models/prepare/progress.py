@@ -8,9 +8,10 @@ is silence. All of it goes to stderr. What the steps are is decided in
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 
+@runtime_checkable
 class Progress(Protocol):
     """What the preparation says while it works."""
 

@@ -1,0 +1,119 @@
+"""`fuseprompt doctor` and `fuseprompt prepare`: what they print and their exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.cli.doctor import PAPER_MODELS, doctor, examine
+from fuseprompt.cli.prepare import prepare
+from fuseprompt.models.offline import OFFLINE_IDS
+from fuseprompt.models.prepare import convert, download
+from tests.models.prepare.fake_build import fake_converters, no_download
+
+
+@pytest.fixture(autouse=True)
+def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every test a cache of its own, the default configuration and fake models."""
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
+    monkeypatch.setattr(download, "download_archives", no_download)
+    monkeypatch.setattr(convert, "CONVERTERS", fake_converters(0))
+
+
+def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor() == 1
+    printed = capsys.readouterr()
+    assert "offline:lm is not prepared on this machine" in printed.out
+    assert "To mend it: fuseprompt prepare" in printed.out
+    assert printed.err == ""
+
+
+def test_with_models_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(quiet=True)
+    assert doctor() == 0
+    assert "Everything that offline needs is here" in capsys.readouterr().out
+
+
+def test_json_is_one_object_with_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(quiet=True)
+    assert doctor(json=True) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    report = json.loads(line)
+    assert [state["id"] for state in report["offline"]] == list(OFFLINE_IDS)
+    assert all(state["ready"] and state["size"] > 0 for state in report["offline"])
+    assert [state["id"] for state in report["paper"]] == list(PAPER_MODELS.values())
+    assert report["configuration"] == "offline"
+    assert report["remedies"] == []
+    assert {"fuseprompt", "torch", "transformers"} <= set(report["versions"])
+
+
+def test_a_damaged_model_is_told_with_its_file() -> None:
+    prepare(quiet=True)
+    weights = Path(examine().cache) / "offline-v1" / "lm" / "weights"
+    weights.write_text("half a model")
+    (remedy,) = examine().remedies
+    assert remedy.problem.startswith("offline:lm is damaged")
+    assert str(weights) in remedy.problem
+
+
+def test_the_papers_models_are_looked_for_in_the_cache_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_MODELS", "paper")
+    report = examine()
+    assert report.configuration == "paper"
+    assert [remedy.command for remedy in report.remedies] == [
+        f"hf download {model_id}" for model_id in PAPER_MODELS.values()
+    ]
+    snapshot = tmp_path / "hub" / "models--gpt2-medium" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    references = snapshot.parents[1] / "refs"
+    references.mkdir()
+    (references / "main").write_text("a" * 40)
+    (snapshot / "config.json").write_text("{}")
+    assert not examine().paper[0].ready
+    (snapshot / "model.safetensors").write_bytes(b"1234")
+    assert examine().paper[0].ready
+    assert examine().paper[0].size == 6
+
+
+def test_a_wrong_configuration_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_MODELS", "papr")
+    (remedy,) = examine().remedies
+    assert "'papr': expected offline, paper or a file" in remedy.problem
+    assert remedy.command == "unset FUSEPROMPT_MODELS"
+
+
+def test_prepare_prints_one_json_object_and_says_when_it_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert prepare(json=True, quiet=True) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["made"] == [name.removeprefix("offline:") for name in OFFLINE_IDS]
+    assert first["bytes"] > 0
+    assert prepare() == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Offline models ready: 0 MB in ")
+
+
+def test_prepared_models_cost_neither_time_nor_torch() -> None:
+    prepare(quiet=True)
+    code = (
+        "import sys\nfrom fuseprompt.cli.prepare import prepare\n"
+        "prepare(quiet=True)\nprint(*sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    # 0.1 s on a free machine; the bound only catches an import of torch (seconds).
+    assert time.perf_counter() - start < 2
+    assert not {"torch", "transformers", "numpy"} & set(done.stdout.split())

