@@ -1,0 +1,289 @@
+"""Align two tokenizations of one text by character offsets, and cut tensors by words (section 3.2).
+
+`align` finds the finest sequence of *parts* such that each holds whole words of the text and whole
+tokens of both tokenizers. Usually a part is a word; a token that spans several words makes one part
+of them. `Alignment.cut` cuts parts with many tokens at offsets where both tokenizers have a
+boundary. `split` and `merge` carry embeddings or gradients to words and back and lose nothing.
+Nothing here compares token strings, so normalising tokenizers are no special case. Read next:
+`fuseprompt.transfer.table`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import final
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from fuseprompt.errors import AlignmentError
+from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.text.words import word_spans
+
+Span = tuple[int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of characters and the tokens of both models that stand for it.
+
+    Attributes:
+        chars: Characters of the text, end exclusive.
+        primary: Positions of the primary's tokens, end exclusive.
+        secondary: Positions of the secondary's tokens, end exclusive.
+    """
+
+    chars: Span
+    primary: Span
+    secondary: Span
+
+    @property
+    def num_primary(self) -> int:
+        """Tokens of the primary, k."""
+        return self.primary[1] - self.primary[0]
+
+    @property
+    def num_secondary(self) -> int:
+        """Tokens of the secondary, l."""
+        return self.secondary[1] - self.secondary[0]
+
+
+@final
+@dataclass(frozen=True)
+class Alignment:
+    """Two tokenizations of one text, side by side.
+
+    Attributes:
+        text: The text.
+        primary_spans: Characters of each token of the primary.
+        secondary_spans: Characters of each token of the secondary.
+        parts: Every token of both is in exactly one part, in order.
+    """
+
+    text: str
+    primary_spans: tuple[Span, ...]
+    secondary_spans: tuple[Span, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def primary_counts(self) -> list[int]:
+        """Tokens of the primary in each part, for `split`."""
+        return [part.num_primary for part in self.parts]
+
+    @property
+    def secondary_counts(self) -> list[int]:
+        """Tokens of the secondary in each part, for `split`."""
+        return [part.num_secondary for part in self.parts]
+
+    def cut(self, max_tokens: int) -> "Alignment":
+        """Cut parts with more tokens at offsets that both tokenizers share, into as few as fit.
+
+        A part stays too long where the tokenizers share no boundary; nothing is dropped.
+
+        Args:
+            max_tokens: Most tokens of either model that a part should have.
+
+        Returns:
+            An alignment of the same tokens with smaller parts.
+        """
+        parts: list[Part] = []
+        for part in self.parts:
+            if max(part.num_primary, part.num_secondary) <= max_tokens:
+                parts.append(part)
+            else:
+                parts.extend(_fit(self._atoms(part), max_tokens))
+        return Alignment(self.text, self.primary_spans, self.secondary_spans, tuple(parts))
+
+    def _atoms(self, part: Part) -> list[Part]:
+        """Cut a part at every shared offset with tokens of both models on either side."""
+        ours = _Edges(_trim(self.text, self.primary_spans[slice(*part.primary)]))
+        theirs = _Edges(_trim(self.text, self.secondary_spans[slice(*part.secondary)]))
+        edges = sorted(set(ours.ends) | set(theirs.ends))
+        return _cut_at(edges, ours, theirs, part, keep_both=True)
+
+
+def align(text: str, primary_spans: Sequence[Span], secondary_spans: Sequence[Span]) -> Alignment:
+    """Align two tokenizations of a text, word by word.
+
+    Args:
+        text: The text that both tokenizers were given.
+        primary_spans: Characters of each token of the primary, end exclusive, as fast tokenizers
+            report them.
+        secondary_spans: The same for the secondary.
+
+    Returns:
+        The alignment. A part has no token of a model that drops its characters.
+
+    Raises:
+        AlignmentError: If a span lies outside the text.
+    """
+    for name, spans in (("primary", primary_spans), ("secondary", secondary_spans)):
+        for start, end in spans:
+            if not 0 <= start <= end <= len(text):
+                raise AlignmentError(
+                    f"align got the {name} span ({start}, {end}) for a text of {len(text)} "
+                    "characters. Pass the text that "
+                    "was tokenised, and offsets in characters, not bytes."
+                )
+    whole = Part((0, len(text)), (0, len(primary_spans)), (0, len(secondary_spans)))
+    starts = [start for start, _ in word_spans(text)[1:]]
+    ours, theirs = _Edges(_trim(text, primary_spans)), _Edges(_trim(text, secondary_spans))
+    parts = _cut_at(starts, ours, theirs, whole, keep_both=False)
+    if not text and not primary_spans and not secondary_spans:
+        parts = []
+    return Alignment(text, tuple(primary_spans), tuple(secondary_spans), tuple(parts))
+
+
+def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> list[Span]:
+    """Return the characters that each token stands for, even for ids that encoding would not give.
+
+    Args:
+        tokenizer: Whose ids they are.
+        token_ids: Ids that decode to the text, without special tokens.
+        text: Their text.
+
+    Returns:
+        Spans, end exclusive. Pieces of one character share its span.
+
+    Raises:
+        AlignmentError: If the ids do not stand for the text.
+    """
+    ids, spans = tokenizer.encode_with_offsets(text)
+    if ids == list(token_ids):
+        return spans
+    # The ids are no fixed point of decode and encode: decode every beginning, which is slow and
+    # always right.
+    ends = [0]
+    for count in range(1, len(token_ids) + 1):
+        ends.append(max(ends[-1], _common_prefix(tokenizer.decode(token_ids[:count]), text)))
+    if ends[-1] != len(text):
+        raise AlignmentError(
+            f"token_spans got ids that decode to {tokenizer.decode(token_ids)!r}, expected the "
+            f"text {text!r}. "
+            "Pass the text that tokenizer.decode returns for the ids."
+        )
+    spans = list(pairwise(ends))
+    for i in reversed(range(len(spans) - 1)):
+        if spans[i][0] == spans[i][1]:  # first bytes of a character: it is complete only later
+            spans[i] = (spans[i][0], spans[i + 1][1])
+    for i in range(1, len(spans)):
+        if spans[i - 1][1] == spans[i][1]:
+            spans[i] = spans[i - 1]
+    return spans
+
+
+def split(embeds: Shaped[Tensor, "s d"], counts: Sequence[int]) -> list[Shaped[Tensor, "1 d _"]]:
+    """Cut rows into one tensor (1, d, l) per word, tokens along the tubes (`split` of section 3.2).
+
+    Args:
+        embeds: Embeddings or gradients of a text, one row per token.
+        counts: Tokens in each word.
+
+    Returns:
+        Views, one per word; a word without tokens gives tubes of length 0.
+
+    Raises:
+        AlignmentError: If the counts do not add up to the rows.
+    """
+    if sum(counts) != embeds.shape[0]:
+        raise AlignmentError(
+            f"split got counts that add up to {sum(counts)} for {embeds.shape[0]} rows. Take the "
+            "counts from the "
+            "alignment of the same text, without special tokens."
+        )
+    return [rows.T.unsqueeze(0) for rows in torch.split(embeds, list(counts))]
+
+
+def merge(words: Sequence[Shaped[Tensor, "1 d _"]]) -> Shaped[Tensor, "s d"]:
+    """Put the rows of words together again, the exact inverse of `split`.
+
+    Args:
+        words: At least one tensor as `split` returns them.
+
+    Returns:
+        One row per token.
+
+    Raises:
+        AlignmentError: If there is no word, so that the width is unknown.
+    """
+    if not words:
+        raise AlignmentError(
+            "merge got no words, expected at least one. The empty text has no tensor to merge."
+        )
+    return torch.cat([word.squeeze(0).T for word in words])
+
+
+class _Edges:
+    """Where a tokenization can be cut: after i tokens at character c if none crosses c."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.ends = [end for _, end in spans]
+        self.reached = list(accumulate(self.ends, max))  # tokens may share or repeat characters
+        tail = list(accumulate((start for start, _ in reversed(spans)), min))
+        self.ahead = [*reversed(tail)]
+
+    def tokens_before(self, char: int) -> int | None:
+        """Count the tokens that end at or before a character; None if one crosses it."""
+        count = bisect_right(self.reached, char)
+        crossed = count < len(self.ahead) and self.ahead[count] < char
+        return None if crossed else count
+
+
+def _cut_at(
+    chars: Sequence[int], ours: _Edges, theirs: _Edges, whole: Part, *, keep_both: bool
+) -> list[Part]:
+    """Cut a part where both tokenizations can be cut, on request leaving no side without tokens."""
+    parts: list[Part] = []
+    (start, stop), (p0, p_end), (s0, s_end) = whole.chars, whole.primary, whole.secondary
+    p_at, s_at = p0, s0
+    for char in chars:
+        before, before_theirs = ours.tokens_before(char), theirs.tokens_before(char)
+        if before is None or before_theirs is None:
+            continue
+        p_cut, s_cut = p0 + before, s0 + before_theirs
+        if keep_both and not (p_at < p_cut < p_end and s_at < s_cut < s_end):
+            continue
+        parts.append(Part((start, char), (p_at, p_cut), (s_at, s_cut)))
+        start, p_at, s_at = char, p_cut, s_cut
+    return [*parts, Part((start, stop), (p_at, p_end), (s_at, s_end))]
+
+
+def _fit(atoms: list[Part], max_tokens: int) -> list[Part]:
+    """Join neighbours from the left as long as neither model has too many tokens."""
+    parts = [atoms[0]]
+    for atom in atoms[1:]:
+        last = parts[-1]
+        joined = Part(
+            (last.chars[0], atom.chars[1]),
+            (last.primary[0], atom.primary[1]),
+            (last.secondary[0], atom.secondary[1]),
+        )
+        if max(joined.num_primary, joined.num_secondary) <= max_tokens:
+            parts[-1] = joined
+        else:
+            parts.append(atom)
+    return parts
+
+
+def _trim(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Shorten each span by its outer white space; a span of white space only stays as it is."""
+    trimmed = []
+    for start, end in spans:
+        piece = text[start:end]
+        inner = piece.strip()
+        if inner:
+            left = start + len(piece) - len(piece.lstrip())
+            trimmed.append((left, left + len(inner)))
+        else:
+            trimmed.append((start, end))
+    return trimmed
+
+
+def _common_prefix(a: str, b: str) -> int:
+    """Return how many characters two texts share from the start."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

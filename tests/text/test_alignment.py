@@ -1,0 +1,159 @@
+"""Alignment, cutting, split and merge over hostile text and four families of tokenizers."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuseprompt.errors import AlignmentError
+from fuseprompt.text.alignment import align, merge, split, token_spans
+from tests.reference.alignment import word_parts
+from tests.text.tiny import byte_bpe, end_of_word_bpe, meta_bpe, word_piece
+
+FACTORIES = [byte_bpe, lambda: byte_bpe(600), word_piece, end_of_word_bpe, meta_bpe]
+HOSTILE = [
+    "",
+    " ",
+    "\n\n",
+    "a",
+    "  two  leading and double  blanks ",
+    "tabs\tand\nnew\r\nlines\n",
+    "emoji 😀👩‍👩‍👧 here🎉",
+    "cafe\u0301 na\u00efve A\u030a",
+    "中文字符 と 日本語",
+    "שלום עולם مرحبا",
+    "\u2581meta \u0120byte",
+    "<|endoftext|> in <unk> text [SEP] </s>",
+    "x" * 45,
+    " misunderstandings" * 3,
+    "zero\u200bwidth\u00a0blank \ufeffbom",
+    "\x00control\x07 chars",
+]
+TEXTS = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(max_size=30),
+    st.lists(st.sampled_from([*HOSTILE, " the", " extraordinary", "dog", " "]), max_size=4).map(
+        "".join
+    ),
+)
+PAIRS = st.tuples(st.sampled_from(FACTORIES), st.sampled_from(FACTORIES))
+
+
+def assert_partition(parts, length, num_primary, num_secondary):
+    """Check that parts follow each other and cover all characters and tokens."""
+    for field, total in (("chars", length), ("primary", num_primary), ("secondary", num_secondary)):
+        edges = [getattr(part, field) for part in parts]
+        assert [e[0] for e in edges] == [0, *(e[1] for e in edges[:-1])]
+        assert edges[-1][1] == total
+
+
+def test_assert_partition_notices_a_gap():
+    parts = align("a b", [(0, 1), (2, 3)], [(0, 1), (2, 3)]).parts
+    assert_partition(parts, 3, 2, 2)
+    with pytest.raises(AssertionError):
+        assert_partition(parts[1:], 3, 2, 2)
+    with pytest.raises(AssertionError):
+        assert_partition(parts, 3, 2, 3)
+
+
+@given(text=TEXTS, pair=PAIRS)
+def test_parts_are_those_of_the_reference(text, pair):
+    ours, theirs = (f().encode_with_offsets(text)[1] for f in pair)
+    found = align(text, ours, theirs).parts
+    expected = word_parts(text, ours, theirs)
+    assert [(p.chars, p.primary, p.secondary) for p in found] == expected
+    if text:
+        assert_partition(found, len(text), len(ours), len(theirs))
+
+
+@given(text=TEXTS, pair=PAIRS, max_tokens=st.integers(1, 5))
+def test_cutting_loses_nothing_and_cuts_where_it_can(text, pair, max_tokens):
+    ours, theirs = (f().encode_with_offsets(text)[1] for f in pair)
+    whole = align(text, ours, theirs)
+    cut = whole.cut(max_tokens)
+    if text:
+        assert_partition(cut.parts, len(text), len(ours), len(theirs))
+    short = [p for p in whole.parts if max(p.num_primary, p.num_secondary) <= max_tokens]
+    assert set(short) <= set(cut.parts)
+    assert cut.cut(max_tokens) == cut
+    if ours == theirs and len(set(ours)) == len(ours):
+        assert all(p.num_primary <= max_tokens for p in cut.parts)
+
+
+@given(text=TEXTS, pair=PAIRS)
+def test_split_and_merge_are_inverse(text, pair):
+    ours, theirs = (f().encode_with_offsets(text)[1] for f in pair)
+    alignment = align(text, ours, theirs)
+    for counts in (alignment.primary_counts, alignment.secondary_counts):
+        rows = torch.arange(3.0 * sum(counts)).reshape(-1, 3)
+        words = split(rows, counts)
+        assert [w.shape for w in words] == [(1, 3, n) for n in counts]
+        if words:
+            assert torch.equal(merge(words), rows)
+
+
+@given(text=TEXTS, factory=st.sampled_from(FACTORIES))
+def test_spans_of_carried_ids_equal_those_of_encoding(text, factory):
+    tokenizer = factory()
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert token_spans(tokenizer, ids, text) == spans
+
+
+@given(text=TEXTS)
+def test_spans_of_ids_that_encoding_would_not_give(text):
+    """One id per byte decodes to the text, and encoding the text gives other ids."""
+    tokenizer = byte_bpe()
+    ids = [i for c in text for b in c.encode() for i in tokenizer.encode(chr(b)) if b < 128]
+    plain = tokenizer.decode(ids)
+    spans = token_spans(tokenizer, ids, plain)
+    assert spans == [(i, i + 1) for i in range(len(plain))]
+
+
+def test_bytes_of_one_character_share_its_span_on_the_slow_path():
+    tokenizer = byte_bpe()
+    face = tokenizer.encode("😀")
+    ids = [*tokenizer.encode("t"), *tokenizer.encode("h"), *face, *tokenizer.encode("x")]
+    spans = token_spans(tokenizer, ids, "th😀x")
+    assert spans == [(0, 1), (1, 2), *[(2, 3)] * len(face), (3, 4)]
+
+
+def test_fox_of_figure_1():
+    """The paper's words: 'qui ck' meets 'q uick', 'j umps' meets 'jump s'."""
+    text = "the quick jumps"
+    ours = [(0, 3), (3, 7), (7, 9), (9, 11), (11, 15)]
+    theirs = [(0, 3), (4, 5), (5, 9), (10, 14), (14, 15)]
+    parts = align(text, ours, theirs).parts
+    assert [(text[slice(*p.chars)], p.num_primary, p.num_secondary) for p in parts] == [
+        ("the", 1, 1),
+        (" quick", 2, 2),
+        (" jumps", 2, 2),
+    ]
+
+
+def test_a_token_that_spans_words_joins_them():
+    text = "New York is"
+    ours, theirs = [(0, 8), (8, 11)], [(0, 3), (3, 8), (8, 11)]
+    assert [text[slice(*p.chars)] for p in align(text, ours, theirs).parts] == ["New York", " is"]
+    assert len(align(text, theirs, theirs).parts) == 3
+
+
+def test_long_word_is_cut_at_common_offsets_only():
+    text = "abcdefgh"
+    ours = [(i, i + 1) for i in range(8)]
+    theirs = [(0, 3), (3, 5), (5, 8)]
+    cut = align(text, ours, theirs).cut(4).parts
+    assert [text[slice(*p.chars)] for p in cut] == ["abc", "de", "fgh"]
+    halves = align(text, ours, [(0, 4), (4, 8)]).cut(4).parts
+    assert [p.secondary for p in halves] == [(0, 1), (1, 2)]
+    assert align(text, ours, [(0, 8)]).cut(4).parts == align(text, ours, [(0, 8)]).parts
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(AlignmentError, match=r"primary span \(0, 5\) for a text of 3 characters"):
+        align("abc", [(0, 5)], [])
+    with pytest.raises(AlignmentError, match="add up to 3 for 2 rows"):
+        split(torch.zeros(2, 4), [1, 2])
+    with pytest.raises(AlignmentError, match="no words"):
+        merge([])
+    with pytest.raises(AlignmentError, match="expected the text 'dog'"):
+        token_spans(byte_bpe(), byte_bpe().encode("cat"), "dog")
