@@ -146,44 +146,41 @@ class GramSum:
             raise ShapeError(
                 "Least squares got no rows, expected at least one chunk. Call update first."
             )
-        solved = solve_slices(self._gram, self._cross, ridge=ridge, num_tubes=self._num_tubes)
+        shift = ridge * mean_diagonal(self._gram, num_tubes=self._num_tubes)
+        solved = solve_shifted(self._gram, self._cross, shift)
         return from_fourier(solved.movedim(-3, -1), self._num_tubes, dtype=solved.real.dtype)
 
 
-def solve_slices(
+def solve_shifted(
     gram: Inexact[Tensor, "*batch f n n"],
     cross: Inexact[Tensor, "*batch f n k"],
-    *,
-    ridge: float,
-    num_tubes: int,
+    shift: Float[Tensor, "*batch"],
 ) -> Inexact[Tensor, "*batch f n k"]:
-    """Solve (G + ridge * s * I) T = C for every frequency, s the mean diagonal of tube 0 of G.
+    """Solve (G + shift * I) T = C for Hermitian matrices G that are positive semi-definite.
 
     Args:
-        gram: Fourier slices of A^T * A, frequencies first.
-        cross: Fourier slices of A^T * B.
-        ridge: Strength of the penalty; 0 for the solution of least norm.
-        num_tubes: Length l of the tubes that the f = l // 2 + 1 frequencies stand for.
+        gram: Matrices G, one per frequency.
+        cross: Right-hand sides C.
+        shift: One number per problem, at least 0. If all are 0, the solutions of least norm are
+            returned, with eigenvalues below n * epsilon of the problem's largest taken as zero.
 
     Returns:
-        Fourier slices of the solution.
+        The solutions.
 
     Raises:
-        ValueError: If the ridge is negative.
+        ValueError: If a shift is negative.
     """
-    if ridge < 0:
-        raise ValueError(f"ridge must be at least 0, got {ridge}.")
-    if ridge == 0:
+    if bool((shift < 0).any()):
+        raise ValueError(f"A ridge must be at least 0, got {float(shift.min())}.")
+    if not bool(shift.any()):
         values, vectors = torch.linalg.eigh(gram)
         eps = gram.shape[-1] * torch.finfo(values.dtype).eps
         kept = values > eps * values.amax(dim=(-2, -1), keepdim=True)
         inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0).unsqueeze(-1)
         least: Tensor = vectors @ (inverse * (vectors.mH @ cross))
         return least
-    shift = ridge * mean_diagonal(gram, num_tubes=num_tubes)
-    shift = shift.clamp_min(torch.finfo(shift.dtype).tiny)[..., None, None, None]
     eye = torch.eye(gram.shape[-1], device=gram.device, dtype=gram.dtype)
-    factor: Tensor = torch.linalg.cholesky(gram + shift * eye)
+    factor: Tensor = torch.linalg.cholesky(gram + shift[..., None, None, None] * eye)
     return torch.cholesky_solve(cross, factor)
 
 
