@@ -38,7 +38,7 @@ lint: .venv/.dev
 	.venv/bin/lint-imports
 
 clean:
-	rm -rf .venv dist build .ci/work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv dist build .ci/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment: made once, made again when the folder moved, installed again when the pins change.
