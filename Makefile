@@ -2,7 +2,7 @@
 # All paths are relative and quoted, so that a folder with a space in its name works too.
 # PIP_ARGS="..." is passed to every pip install; PYTHON=python3.12 picks the interpreter.
 .DELETE_ON_ERROR:
-.PHONY: caption test test-slow lint prepare clean moved
+.PHONY: caption prepare test test-slow lint lint-format lint-code lint-types lint-layers clean moved
 .DEFAULT_GOAL := caption
 
 IMAGE ?= examples/photos/cat.jpg
@@ -31,10 +31,18 @@ test: .venv/.dev prepare
 test-slow: .venv/.dev prepare
 	$(THREADS) .venv/bin/python -m pytest -n 2 -m "slow and not gpu and not hub" $(PYTEST_ARGS)
 
-lint: .venv/.dev
-	.venv/bin/python -m ruff format --check .
-	.venv/bin/python -m ruff check .
+lint: lint-format lint-code lint-types lint-layers
+
+lint-format: .venv/.dev
+	.venv/bin/python -m ruff format --check --output-format=concise .
+
+lint-code: .venv/.dev
+	.venv/bin/python -m ruff check --output-format=concise .
+
+lint-types: .venv/.dev
 	.venv/bin/python -m mypy
+
+lint-layers: .venv/.dev
 	.venv/bin/lint-imports
 
 clean:
