@@ -11,7 +11,8 @@ PYTEST_ARGS ?=
 export IMAGE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-PIP = .venv/bin/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
+# -qq: errors are shown, progress and the warnings of unusual pip settings are not.
+PIP = .venv/bin/python -m pip install -qq $(PIP_ARGS) -c constraints.txt
 # One thread for each of the two pytest workers; torch would otherwise start one per core in both.
 THREADS = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # An environment that was moved or copied along with the folder points to the old place: make it anew.
