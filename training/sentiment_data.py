@@ -23,7 +23,12 @@ from image_data import list_emoji, list_openclipart
 LABELS = ("negative", "neutral", "positive")
 THRESHOLD = 0.5
 SPLITS = ("train", "dev", "test")
-_FILES = {"movie": "movieReview", "tweets": "tweets_", "amazon": "amazonReview", "nyt": "nytEditorial"}
+_FILES = {
+    "movie": "movieReview",
+    "tweets": "tweets_",
+    "amazon": "amazonReview",
+    "nyt": "nytEditorial",
+}
 #: Mostly adjectives, by their endings; adverbs in -ly and nouns in -ity, -ry, -cy end alike and are left out.
 _ADJECTIVE = re.compile(
     r"^([a-z]{3,}(ful|ous|ive|able|ible|less|[^lr]ish|[^i]ty|[pnsdm]y)|(un)?(lovely|friendly)|ugly|lonely|deadly)$"
@@ -63,7 +68,9 @@ def load_examples(data: Path) -> dict[str, list[Example]]:
     archive = folder / "additional_resources/hutto_ICWSM_2014.tar.gz"
     with tarfile.open(archive) as tar:
         for source, start in _FILES.items():
-            name = next(n for n in tar.getnames() if f"/{start}" in n and n.endswith("GroundTruth.txt"))
+            name = next(
+                n for n in tar.getnames() if f"/{start}" in n and n.endswith("GroundTruth.txt")
+            )
             file = tar.extractfile(name)
             assert file is not None
             for line in file.read().decode("utf-8").splitlines():
@@ -77,7 +84,9 @@ def load_examples(data: Path) -> dict[str, list[Example]]:
 
 def _word_captions(data: Path, folder: Path) -> dict[str, list[Example]]:
     lexicon = {}
-    for line in (folder / "vaderSentiment/vader_sentiment_lexicon.txt").read_text("latin-1").splitlines():
+    for line in (
+        (folder / "vaderSentiment/vader_sentiment_lexicon.txt").read_text("latin-1").splitlines()
+    ):
         word, rating, *_ = line.split("\t")
         lexicon[word.strip()] = float(rating)
     items = list_emoji(data) + list_openclipart(data)

@@ -79,7 +79,14 @@ def main() -> None:
     for split in ("dev", "test"):
         print(json.dumps({"split": split, **measure(model, tokenizer, splits[split])}), flush=True)
     for text, row in zip(CAPTIONS, _probabilities(model, tokenizer, list(CAPTIONS)), strict=True):
-        print(json.dumps({"text": text, **{k: round(v, 3) for k, v in zip(LABELS, row.tolist(), strict=True)}}))
+        print(
+            json.dumps(
+                {
+                    "text": text,
+                    **{k: round(v, 3) for k, v in zip(LABELS, row.tolist(), strict=True)},
+                }
+            )
+        )
 
 
 def merge(model: nn.Module, delta: dict[str, Tensor]) -> None:
@@ -98,7 +105,9 @@ def merge(model: nn.Module, delta: dict[str, Tensor]) -> None:
             state[name].copy_(tensor)
 
 
-def measure(model: nn.Module, tokenizer: PreTrainedTokenizerBase, examples: list[Example]) -> dict[str, float]:
+def measure(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, examples: list[Example]
+) -> dict[str, float]:
     """Measure binary and three-class accuracy on the rated sentences, by source, and on worded captions.
 
     Args:
@@ -152,7 +161,11 @@ def _train(
     ids = [row[:MAX_TOKENS] for row in tokenizer([e.text for e in rows])["input_ids"]]
     num_steps = args.epochs * -(-len(rows) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [args.lr, args.lr / 3], total_steps=num_steps, pct_start=0.06, anneal_strategy="linear"
+        optimizer,
+        [args.lr, args.lr / 3],
+        total_steps=num_steps,
+        pct_start=0.06,
+        anneal_strategy="linear",
     )
     rng = random.Random(args.seed)
     start, step, loss_mean = time.time(), 0, 0.0
@@ -174,9 +187,16 @@ def _train(
             if step % 50 == 0:
                 row = {"step": step, "of": num_steps, "loss": round(loss_mean, 4)}
                 print(json.dumps({**row, "seconds": round(time.time() - start)}), flush=True)
-        save_file(_delta(model), args.out, metadata={"format": "1", "rank": str(RANK), "labels": " ".join(LABELS)})
+        save_file(
+            _delta(model),
+            args.out,
+            metadata={"format": "1", "rank": str(RANK), "labels": " ".join(LABELS)},
+        )
         numbers = measure(model, tokenizer, splits["dev"])
-        print(json.dumps({"epoch": epoch + 1, **numbers, "seconds": round(time.time() - start)}), flush=True)
+        print(
+            json.dumps({"epoch": epoch + 1, **numbers, "seconds": round(time.time() - start)}),
+            flush=True,
+        )
 
 
 def _fresh_model(folder: Path) -> nn.Module:
@@ -218,7 +238,9 @@ def _delta(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in delta.items()}
 
 
-def _probabilities(model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> Tensor:
+def _probabilities(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> Tensor:
     model.eval()
     ids = [row[:MAX_TOKENS] for row in tokenizer(texts)["input_ids"]]
     probabilities = torch.zeros(len(texts), len(LABELS))

@@ -3,7 +3,8 @@
 Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the sentence vectors of
 the most probable class names, weighted by probability. The **head** is a small network that was trained on
 captioned clip-art with the sentence model frozen (docs/model-card.md). Both look at one EfficientNet-Lite0
-feature; the sum of their unit vectors, ConSE's times `beta`, is normalised to unit length.
+feature; the sum of their unit vectors is normalised to unit length. ConSE's counts as much as the classifier is sure
+(`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often wrong, is not.
 
 The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this file download
 or train anything. Read next: `fuseprompt.models.efficientnet`.
@@ -81,12 +82,12 @@ class Conse:
 
     Attributes:
         class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order, shape (1000, 384).
-        beta: Weight of the ConSE unit vector beside the head's unit vector.
+        beta: Weight of the ConSE unit vector beside the head's, where the classifier is certain.
         num_classes: How many of the most probable classes are averaged.
     """
 
     class_features: Float[Tensor, "1000 384"]
-    beta: float = 1.0
+    beta: float = 1.5
     num_classes: int = 10
 
     def __post_init__(self) -> None:
@@ -116,6 +117,17 @@ class Conse:
         best, classes = logits.softmax(dim=-1).topk(self.num_classes, dim=-1)
         mean = torch.einsum("bk,bkd->bd", best, self.class_features[classes])
         return functional.normalize(mean, dim=-1)
+
+    def weigh(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 1"]:
+        """Weight the class vectors against the head's, by the classifier's confidence.
+
+        Args:
+            logits: Class scores, shape (b, 1000).
+
+        Returns:
+            beta times the highest class probability, shape (b, 1).
+        """
+        return self.beta * logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
 
 
 @final
@@ -200,17 +212,20 @@ class ImageTower:
             features: What `features` returned, shape (b, 1280).
 
         Returns:
-            Unit vectors, shape (b, 384): normalise(head + beta * conse), or the one part there is.
+            Unit vectors, shape (b, 384): normalise(head + beta * p_max * conse), or the one part there is.
         """
         with torch.no_grad():
             if self.conse is None:
                 assert self.head is not None  # checked when the tower was made
                 learnt: Tensor = self.head(features)
                 return learnt
-            named = self.conse.embed(self.network.classify(features))
+            logits = self.network.classify(features)
+            named = self.conse.embed(logits)
             if self.head is None:
                 return named
-            return functional.normalize(self.head(features) + self.conse.beta * named, dim=-1)
+            return functional.normalize(
+                self.head(features) + self.conse.weigh(logits) * named, dim=-1
+            )
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "b 384"]:
         """Embed pictures.
