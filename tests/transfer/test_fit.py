@@ -1,0 +1,185 @@
+"""Fitting: which words count, what is chosen, that two fits agree in every bit."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fuseprompt.errors import FuseError
+from fuseprompt.tensor import t_lstsq
+from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fit_adapter, quality
+from fuseprompt.transfer.gram import Case
+from fuseprompt.transfer.table import SHARED
+from tests.reference import fuse as reference
+from tests.text.tiny import byte_bpe, word_piece
+from tests.transfer.tiny import TinyModel, made_up_words, tiny_model, tiny_pair
+
+WORDS = made_up_words(900)
+SMALL = FitSettings(min_words=16)
+
+
+def test_every_case_holds_the_words_with_its_token_counts():
+    primary, secondary = tiny_pair()
+    table = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
+    counts: dict[tuple[int, int], int] = {}
+    for word in WORDS:
+        key = (
+            len(primary.tokenizer.encode(" " + word)),
+            len(secondary.tokenizer.encode(" " + word)),
+        )
+        counts[key] = counts.get(key, 0) + 1
+    short = {key: n for key, n in counts.items() if max(key) <= 4}
+    assert set(table.jacobians) == {key for key, n in short.items() if n >= 16}
+    assert len(table.jacobians) >= 6
+    for (k, l), jacobian in table.jacobians.items():  # noqa: E741
+        assert jacobian.shape == (5, 4, max(k, l))
+        report = table.reports[k, l]
+        chosen = max(4, int(0.1 * counts[k, l])) - report.held_out
+        assert report.words + report.held_out + chosen == counts[k, l]
+    left_out = sum(table.left_out.values())
+    assert left_out == sum(counts.values()) - sum(short[key] for key in table.jacobians)
+    assert table.lookup(5, 1) is None
+
+
+def test_cases_by_the_secondary_alone_are_the_papers():
+    primary, secondary = tiny_pair()
+    settings = FitSettings(min_words=16, by_pairs=False)
+    table = fit_adapter(primary, secondary, words=WORDS, settings=settings)
+    assert set(table.jacobians) <= {(0, n) for n in range(1, 5)}
+    assert all(jacobian.shape[-1] == 4 for jacobian in table.jacobians.values())
+    assert table.lookup(1, 2) is table.lookup(3, 2)
+    assert table.lookup(5, 2) is None
+
+
+def test_a_linear_relation_is_found():
+    """Where the secondary's embeddings are a linear function of the primary's, R2 is 1."""
+    primary = tiny_model(byte_bpe(), 5)
+    mixing = torch.randn(5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    secondary = TinyModel(byte_bpe(421), torch.zeros(421, 4, dtype=torch.float64))
+    old = primary.tokenizer.encode
+    for word in WORDS:
+        for ours, theirs in zip(
+            old(" " + word), secondary.tokenizer.encode(" " + word), strict=False
+        ):
+            secondary.vocabulary[theirs] = primary.vocabulary[ours] @ mixing
+    settings = FitSettings(min_words=16, ridges=(1.0, 1e-8))
+    table = fit_adapter(primary, secondary, words=WORDS, settings=settings)
+    report = table.reports[2, 2]
+    assert report.r2 > 0.999
+    assert report.cosine > 0.999
+    assert report.ridge == 1e-8
+    expected = torch.stack([mixing, torch.zeros_like(mixing)], -1)
+    assert_close(table.jacobians[2, 2], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_noise_chooses_a_strong_ridge_and_is_reported_as_noise():
+    table = fit_adapter(*tiny_pair(), words=WORDS, settings=SMALL)
+    assert max(report.r2 for report in table.reports.values()) < 0.5
+
+
+def test_two_fits_agree_in_every_bit_whatever_the_portions_and_order():
+    primary, secondary = tiny_pair(torch.float32)
+    first = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
+    fitter = AdapterFitter(primary, secondary, settings=SMALL)
+    fitter.update(WORDS[500:])
+    fitter.update(WORDS[:600])
+    second = fitter.table
+    assert list(first.jacobians) == list(second.jacobians)
+    for key, jacobian in first.jacobians.items():
+        assert torch.equal(jacobian, second.jacobians[key])
+    assert first.fingerprint == second.fingerprint
+
+
+def test_seed_and_weights_change_the_fit():
+    primary, secondary = tiny_pair()
+    plain = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
+    other = fit_adapter(primary, secondary, words=WORDS, settings=FitSettings(min_words=16, seed=1))
+    weighted = fit_adapter(
+        primary,
+        secondary,
+        words={w: float(1 + i % 3) for i, w in enumerate(WORDS)},
+        settings=SMALL,
+    )
+    key = (2, 2)
+    assert not torch.equal(plain.jacobians[key], other.jacobians[key])
+    assert not torch.equal(plain.jacobians[key], weighted.jacobians[key])
+    assert len({t.fingerprint["settings"] for t in (plain, other)}) == 2
+    assert len({t.fingerprint["words"] for t in (plain, weighted)}) == 2
+
+
+def test_words_per_case_is_a_limit():
+    table = fit_adapter(
+        *tiny_pair(), words=WORDS, settings=FitSettings(min_words=16, words_per_case=20)
+    )
+    assert max(report.words for report in table.reports.values()) == 20
+
+
+def test_equal_tokenizers_get_the_map_of_equation_3():
+    primary = tiny_model(byte_bpe(), 5)
+    secondary = tiny_model(byte_bpe(), 4, seed=2)
+    table = fit_adapter(primary, secondary, words=["dog"])
+    assert table.is_shared
+    rows = [i for i in range(420) if i not in primary.tokenizer.special_ids]
+    expected = torch.linalg.pinv(primary.vocabulary[rows]) @ secondary.vocabulary[rows]
+    assert_close(table.jacobians[SHARED][..., 0], expected)
+    assert table.reports[SHARED].words == len(rows)
+
+
+def test_unknown_tokens_are_left_out_and_counted():
+    counts = [
+        fit_adapter(*tiny_pair(), words=words, settings=SMALL).left_out["unknown or special token"]
+        for words in (WORDS, [*WORDS, "中", "文"])
+    ]
+    assert counts[1] == counts[0] + 2
+
+
+def test_low_rank_maps_report_their_loss():
+    primary, secondary = tiny_pair()
+    settings = FitSettings(min_words=16, rank=2)
+    table = fit_adapter(primary, secondary, words=WORDS, settings=settings)
+    full = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
+    for key, jacobian in table.jacobians.items():
+        slices = torch.fft.rfft(jacobian, dim=-1).movedim(-1, 0)
+        assert int(torch.linalg.matrix_rank(slices, rtol=1e-9).max()) <= 2
+        assert table.reports[key].r2_full_rank == full.reports[key].r2
+
+
+def test_quality_is_measured_from_the_definition():
+    primary, secondary = tiny_pair()
+    case = Case(torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9], [10]]), torch.ones(2), 2)
+    jacobian = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = [primary.vocabulary[ids] for ids in case.primary_ids]
+    guess = torch.cat([reference.forward_word(row, jacobian, 1) for row in rows])
+    true = secondary.vocabulary[[9, 10]]
+    r2, cosine = quality(jacobian, case, primary.vocabulary, secondary.vocabulary)
+    spread = (true - true.mean(0)).square().sum()
+    assert r2 == pytest.approx(float(1 - (true - guess).square().sum() / spread))
+    assert cosine == pytest.approx(float(torch.cosine_similarity(true, guess).mean()))
+    perfect = t_lstsq([(torch.eye(2)[..., None].double(), torch.eye(2)[..., None].double())])
+    assert perfect.shape == (2, 2, 1)
+
+
+def test_progress_is_reported_case_by_case():
+    seen = []
+    primary, secondary = tiny_pair()
+    fitter = AdapterFitter(
+        primary,
+        secondary,
+        settings=SMALL,
+        on_case=lambda _key, _, done, of: seen.append((done, of)),
+    )
+    fitter.update(WORDS)
+    table = fitter.table
+    assert seen == [(i + 1, len(table.jacobians)) for i in range(len(table.jacobians))]
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(FuseError, match="No case has 64 words, got 1 words"):
+        fit_adapter(tiny_model(byte_bpe(), 2), tiny_model(word_piece(), 2), words=["dog"])
+    with pytest.raises(ValueError, match="largest first"):
+        FitSettings(ridges=(0.1, 1.0))
+    with pytest.raises(ValueError, match="min_words at least 8"):
+        FitSettings(min_words=2)
+    with pytest.raises(ValueError, match="held_out"):
+        FitSettings(held_out=1.0)
+    with pytest.raises(ValueError, match="rank"):
+        FitSettings(rank=0)
