@@ -56,6 +56,7 @@ class TextModel(HasVocabulary, Protocol):
         ...
 
 
+@runtime_checkable
 class EmbedLoss(HasVocabulary, Protocol):
     """A loss of a term, bound to its problems: all that `fuseprompt.transfer` sees of a term."""
 
@@ -80,6 +81,7 @@ class EmbedLoss(HasVocabulary, Protocol):
         ...
 
 
+@runtime_checkable
 class CausalModel(HasVocabulary, Protocol):
     """The primary: a causal language model."""
 

@@ -32,6 +32,7 @@ class ImageTextModel(TextModel, Protocol):
         ...
 
 
+@runtime_checkable
 class ImageEncoder(Protocol):
     """The picture's half of a two-tower model."""
 

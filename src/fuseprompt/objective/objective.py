@@ -8,7 +8,7 @@ it says is what is reported. Read next: `fuseprompt.objective.terms`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -40,6 +40,7 @@ class Problem:
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
 
 
+@runtime_checkable
 class Term(Protocol):
     """A summand of the objective that compares a text with a target."""
 

@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """A rule on texts."""
 

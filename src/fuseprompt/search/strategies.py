@@ -5,7 +5,7 @@ last bit of a matrix product.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ from torch import Tensor
 TIE = 1e-5
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """Selects the candidates of the next step."""
 

@@ -7,7 +7,7 @@ well; exact losses are computed later. A user adds a transfer in one file. Read 
 """
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -46,6 +46,7 @@ class Slots:
         return len(self.left)
 
 
+@runtime_checkable
 class TokenScorer(Protocol):
     """Predicts the loss of candidate tokens."""
 
@@ -58,6 +59,7 @@ class TokenScorer(Protocol):
         ...
 
 
+@runtime_checkable
 class Transfer(Protocol):
     """A way for a term's information to reach the primary's tokens."""
 
