@@ -1,0 +1,154 @@
+"""The FUSE adapter as a module: the primary's embeddings in, the secondary's out (figure 2).
+
+Forward, the text of the primary's ids is tokenised again and embedded by the secondary, which is
+exact. Backward, the gradient goes through the transposed t-product of each word
+(`transfer_gradient`). So any optimiser of the primary's embeddings gets a gradient from a model
+with another tokenizer. Ids are given, never recovered from embeddings. Which embeddings to try next
+is a search's business (`fuseprompt.search`).
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fuseprompt.errors import AlignmentError, ShapeError
+from fuseprompt.models.base import HasVocabulary
+from fuseprompt.text.alignment import Alignment, align, token_spans
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.transfer.table import JacobianTable, fingerprint_models
+from fuseprompt.transfer.tproduct import RandomFallback, transfer_gradient
+
+
+@final
+@dataclass(frozen=True)
+class AdapterOutput:
+    """Texts as the secondary sees them.
+
+    Attributes:
+        embeds: Embeddings of the secondary's tokens, zero beyond a text's end; carries the gradient
+            to the primary.
+        token_ids: The secondary's ids.
+        alignments: Both tokenizations of each text.
+    """
+
+    embeds: Float[Tensor, "b t ds"]
+    token_ids: PaddedIds
+    alignments: tuple[Alignment, ...]
+
+
+@final
+class FuseAdapter(nn.Module):
+    """Primary embeddings to secondary ones: retokenised forward, transposed t-product back.
+
+    Args:
+        primary: The model whose tokens are chosen.
+        secondary: The other model.
+        table: Maps fitted for the two, on any device.
+        framed: Put the secondary's own special tokens around each text. They get no gradient.
+        fallback: Maps for words that have none; by default their gradient is zero.
+
+    Raises:
+        FingerprintError: If the table was fitted for other models.
+    """
+
+    def __init__(
+        self,
+        primary: HasVocabulary,
+        secondary: HasVocabulary,
+        *,
+        table: JacobianTable,
+        framed: bool = False,
+        fallback: RandomFallback | None = None,
+    ) -> None:
+        super().__init__()
+        table.check(fingerprint_models(primary, secondary))
+        self.primary = primary
+        self.secondary = secondary
+        self.table = table.to(secondary.vocabulary.device)
+        self.framed = framed
+        self.fallback = fallback
+
+    def forward(
+        self, embeds: Float[Tensor, "b s dp"], token_ids: PaddedIds | Int[Tensor, "b s"]
+    ) -> AdapterOutput:
+        """Return the secondary's embeddings of the texts.
+
+        Args:
+            embeds: The primary's embeddings. Only their gradient matters: the text comes from the
+                ids.
+            token_ids: The primary's ids, without special tokens.
+
+        Returns:
+            Embeddings, ids and alignments.
+
+        Raises:
+            ShapeError: If embeddings and ids have different shapes.
+            AlignmentError: If ids stand for no text (pieces of a character, say).
+        """
+        rows = token_ids.to_lists() if isinstance(token_ids, PaddedIds) else token_ids.tolist()
+        longest = max(map(len, rows), default=0)
+        if embeds.shape[0] != len(rows) or embeds.shape[1] < longest:
+            raise ShapeError(
+                f"FuseAdapter got embeds of shape {tuple(embeds.shape)} for {len(rows)} texts of "
+                f"up to {longest} tokens. "
+                "Pass one embedding per id."
+            )
+        theirs, alignments = [], []
+        for row in rows:
+            ids, alignment = self._retokenise(row)
+            theirs.append(self.secondary.tokenizer.frame(ids) if self.framed else ids)
+            alignments.append(alignment)
+        padded = PaddedIds.from_lists(theirs)
+        vocabulary = self.secondary.vocabulary.detach()
+        values = vocabulary[padded.ids.to(vocabulary.device)]
+        inside = torch.arange(values.shape[1]) < padded.lengths[:, None]
+        values = values * inside[..., None].to(values)
+        if embeds.requires_grad:
+            apply: Any = _Retokenise.apply
+            values = apply(embeds, values, self, alignments)
+        return AdapterOutput(values, padded, tuple(alignments))
+
+    def _retokenise(self, token_ids: list[int]) -> tuple[list[int], Alignment]:
+        """Return the secondary's ids of a text and the alignment."""
+        text = self.primary.tokenizer.decode(token_ids)
+        if "\ufffd" in text and self.primary.tokenizer.encode(text) != token_ids:
+            raise AlignmentError(
+                f"FuseAdapter got ids of the primary that are no complete text: {text!r}. "
+                "Leave out tokens that are pieces of a character."
+            )
+        ids, spans = self.secondary.tokenizer.encode_with_offsets(text)
+        return ids, align(text, token_spans(self.primary.tokenizer, token_ids, text), spans)
+
+
+class _Retokenise(torch.autograd.Function):
+    """Hands the retokenised embeddings on, and the gradient back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        embeds: Float[Tensor, "b s dp"],
+        values: Float[Tensor, "b t ds"],
+        adapter: FuseAdapter,
+        alignments: list[Alignment],
+    ) -> Float[Tensor, "b t ds"]:
+        ctx.adapter, ctx.alignments = adapter, alignments
+        ctx.like = embeds.new_empty(0).expand(0)
+        ctx.shape = embeds.shape
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        adapter: FuseAdapter = ctx.adapter
+        (grad,) = grads
+        result = torch.zeros(ctx.shape, dtype=grad.dtype, device=grad.device)
+        start = len(adapter.secondary.tokenizer.prefix_ids) if adapter.framed else 0
+        for row, alignment in enumerate(ctx.alignments):
+            stop = start + len(alignment.secondary_spans)
+            carried = transfer_gradient(
+                grad[row, start:stop], alignment, table=adapter.table, fallback=adapter.fallback
+            )
+            result[row, : len(carried.grad)] = carried.grad
+        return result.to(ctx.like), None, None, None
