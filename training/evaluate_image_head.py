@@ -1,11 +1,11 @@
 """Measure caption retrieval on the Tux Paint stamps, a source that training never saw.
 
-Each stamp that exists as PNG asks for its own caption: among all distinct captions of the package, and among the
-captions of five random subsets of 150. ConSE, the head and both, with MiniLM's own vocabulary and with CLIP's
-vocabulary in MiniLM. The captions are used as the package has them, full sentences.
+Each stamp that exists as PNG asks for its own caption: among all distinct captions of the package,
+and among the captions of five random subsets of 150. ConSE, the head and both, with MiniLM's own
+vocabulary and with CLIP's vocabulary in MiniLM. The captions are used as the package has them, full
+sentences.
 
-Command: python training/evaluate_image_head.py --data DATA --offline CACHE/offline-v1 --features F --head image_head.safetensors
-Read next: docs/model-card.md.
+Exact commands: docs/model-card.md, which is also what to read next.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def main() -> None:
                     }
                 )
             )
-    asked = {"": torch.arange(len(stamps)), " subsets": torch.tensor(sum(subsets, []))}
+    asked = {"": torch.arange(len(stamps)), " subsets": torch.tensor(subsets).flatten()}
     for where, pictures in asked.items():
         for arm_1, texts_1, arm_2, texts_2 in (
             ("both", "sentence", "conse", "sentence"),

@@ -1,10 +1,10 @@
 """Compute the image network's pooled features once, for every picture that a script may ask for.
 
-Three views a picture: as it is, mirrored, and a seeded random crop or margin (the stamps: as they are only). The
-file can be stopped and started again: it is written every few hundred pictures and continues where it was.
+Three views a picture: as it is, mirrored, and a seeded random crop or margin (the stamps: as they
+are only). The file can be stopped and started again: it is written every few hundred pictures and
+continues where it was.
 
-Command: python training/extract_features.py --data DATA --network efficientnet.safetensors --out features.safetensors
-Read next: `train_image_head.py`.
+Exact commands: docs/model-card.md. Read next: `train_image_head.py`.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """List the captioned pictures of the fetched packages, as phrases without article.
 
-Three sources, each a list of `Item`: openclipart (titles, keywords and file names), Noto emoji (names) and Tux
-Paint stamps (one-sentence captions). The first two are for training and choosing; the stamps are for the final
-evaluation only, and nothing here mixes them.
+Three sources, each a list of `Item`: openclipart (titles, keywords and file names), Noto emoji
+(names) and Tux Paint stamps (one-sentence captions). The first two are for training and choosing;
+the stamps are for the final evaluation only, and nothing here mixes them.
 
 This file opens no picture. Read next: `extract_features.py`.
 """
@@ -24,7 +24,8 @@ _SKIP_PATHS = (
     "roadsigns",
     "office/icons",
 )
-#: Titles of collections and keywords of the archive's own bookkeeping say nothing about the picture.
+#: Titles of collections and keywords of the archive's own bookkeeping say nothing about the
+#: picture.
 _BAD_TITLE = re.compile(
     r"clipart by|collection|theme|library|untitled|^\d|openclipart|lily|svg|logo|icon|symbol_signs"
     r"|drawing|vector|flat icon|connectors|cards?$|signs?$",
@@ -124,8 +125,8 @@ def list_stamps(data: Path) -> tuple[list[Item], list[str]]:
         data: The data folder of fetch_data.py.
 
     Returns:
-        Items with one full sentence each, and the sorted distinct captions of all stamps (drawings that exist as
-        SVG only included).
+        Items with one full sentence each, and the sorted distinct captions of all stamps (drawings
+        that exist as SVG only included).
     """
     folder = data / "tuxpaint-stamps-default/usr/share/tuxpaint/stamps"
     items, captions = [], set()

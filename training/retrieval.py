@@ -47,7 +47,8 @@ def paired_interval(
     Args:
         better: One number a question, shape (n,).
         worse: The other arm's, same order.
-        pictures: The picture of each question, shape (n,); one that is asked several times is drawn as one.
+        pictures: The picture of each question, shape (n,); one that is asked several times is drawn
+            as one.
         draws: Number of resamplings.
         seed: Of the resampling.
 

@@ -1,12 +1,13 @@
 """Rated sentences and worded captions for the sentiment model, split by item.
 
-Rated: the four ground-truth files of the VADER study (Hutto & Gilbert, 2014), whose mean human rating in [-4, 4]
-is cut at -0.5 and 0.5 into negative, neutral and positive. Sentences of one Amazon review or one editorial never
-straddle a split.
+Rated: the four ground-truth files of the VADER study (Hutto & Gilbert, 2014), whose mean human
+rating in [-4, 4] is cut at -0.5 and 0.5 into negative, neutral and positive. Sentences of one
+Amazon review or one editorial never straddle a split.
 
-Worded: captions such as "An image of a gloomy harbour.", because the search will ask about captions and none of
-the rated sentences looks like one. Names of clip-art without any word of VADER's lexicon are neutral; the same
-names behind an adjective take the sign of the lexicon's rating. They are split by adjective and by name.
+Worded: captions such as "An image of a gloomy harbour.", because the search will ask about
+captions and none of the rated sentences looks like one. Names of clip-art without any word of
+VADER's lexicon are neutral; the same names behind an adjective take the sign of the lexicon's
+rating. They are split by adjective and by name.
 
 This file trains nothing. Read next: `train_sentiment.py`.
 """
@@ -29,9 +30,10 @@ _FILES = {
     "amazon": "amazonReview",
     "nyt": "nytEditorial",
 }
-#: Mostly adjectives, by their endings; adverbs in -ly and nouns in -ity, -ry, -cy end alike and are left out.
+#: Mostly adjectives, by their endings; adverbs in -ly and nouns in -ity, -ry, -cy are left out.
 _ADJECTIVE = re.compile(
-    r"^([a-z]{3,}(ful|ous|ive|able|ible|less|[^lr]ish|[^i]ty|[pnsdm]y)|(un)?(lovely|friendly)|ugly|lonely|deadly)$"
+    r"^([a-z]{3,}(ful|ous|ive|able|ible|less|[^lr]ish|[^i]ty|[pnsdm]y)"
+    r"|(un)?(lovely|friendly)|ugly|lonely|deadly)$"
 )
 _TEMPLATES = ("An image of {}.", "An image of {}", "A picture of {}.", "A photo of {}.", "{}.")
 NUM_WORDED = {"train": 700, "dev": 120, "test": 200}

@@ -1,15 +1,15 @@
 """Train the image head on captioned clip-art and emoji, with the sentence model frozen.
 
-A contrastive loss between the head's vector of a picture and the sentence vector of a caption, both ways, over
-batches of pictures and of "pseudo-pictures": the mean feature moved along the weights of one ImageNet class, paired
-with the class's name, so that the head keeps what the classifier knows of photos. Captions are worded as a search
-words them, in several templates.
+A contrastive loss between the head's vector of a picture and the sentence vector of a caption,
+both ways, over batches of pictures and of "pseudo-pictures": the mean feature moved along the
+weights of one ImageNet class, paired with the class's name, so that the head keeps what the
+classifier knows of photos. Captions are worded as a search words them, in several templates.
 
-`--check` holds out 15 % of the captions (and every picture of them) and prints retrieval for several beta; the
-settings below were chosen so. Without it the head is trained on everything. Tux Paint stamps take no part in either.
+`--check` holds out 15 % of the captions (and every picture of them) and prints retrieval for
+several beta; the settings below were chosen so. Without it the head is trained on everything. Tux
+Paint stamps take no part in either.
 
-Command: python training/train_image_head.py --data DATA --offline CACHE/offline-v1 --features F --out image_head.safetensors
-Read next: `evaluate_image_head.py`.
+Exact commands: docs/model-card.md. Read next: `evaluate_image_head.py`.
 """
 
 import argparse

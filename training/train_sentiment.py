@@ -1,12 +1,11 @@
 """Train the low-rank delta that turns MiniLM into a three-class sentiment model, and measure it.
 
-Low-rank updates (LoRA, rank 8) on every linear layer of the six blocks, the pooler and a new classifier in full.
-The artefact holds the updates already scaled, so that `fuseprompt prepare` merges W' = W + B A and needs no
-training code. bf16 autocast in training where the CPU has it; every number is measured in fp32 on the merged
-model, from the rounded artefact.
+Low-rank updates (LoRA, rank 8) on every linear layer of the six blocks, the pooler and a new
+classifier in full. The artefact holds the updates already scaled, so that `fuseprompt prepare`
+merges W' = W + B A and needs no training code. bf16 autocast in training where the CPU has it;
+every number is measured in fp32 on the merged model, from the rounded artefact.
 
-Command: python training/train_sentiment.py --data DATA --minilm offline/sentence --out sentiment_delta.safetensors
-Read next: `sentiment_data.py`.
+Exact commands: docs/model-card.md. Read next: `sentiment_data.py`.
 """
 
 import argparse
@@ -108,7 +107,7 @@ def merge(model: nn.Module, delta: dict[str, Tensor]) -> None:
 def measure(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, examples: list[Example]
 ) -> dict[str, float]:
-    """Measure binary and three-class accuracy on the rated sentences, by source, and on worded captions.
+    """Measure binary and three-class accuracy, by source.
 
     Args:
         model: The merged classifier.
@@ -212,7 +211,7 @@ def _fresh_model(folder: Path) -> nn.Module:
 
 
 def _batches(lengths: list[int], rng: random.Random) -> list[list[int]]:
-    # Sorted by length with a little noise, cut, then shuffled: batches of one length, in random order.
+    # Sorted by length with a little noise, cut, shuffled: batches of one length, in random order.
     order = sorted(range(len(lengths)), key=lambda i: lengths[i] + rng.uniform(0, 3))
     batches = [order[i : i + BATCH_SIZE] for i in range(0, len(order), BATCH_SIZE)]
     rng.shuffle(batches)

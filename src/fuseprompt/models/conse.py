@@ -1,13 +1,14 @@
 """The image tower of the offline image-text model: pictures to vectors in a sentence model's space.
 
-Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the sentence vectors of
-the most probable class names, weighted by probability. The **head** is a small network that was trained on
-captioned clip-art with the sentence model frozen (docs/model-card.md). Both look at one EfficientNet-Lite0
-feature; the sum of their unit vectors is normalised to unit length. ConSE's counts as much as the classifier is sure
-(`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often wrong, is not.
+Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the
+sentence vectors of the most probable class names, weighted by probability. The **head** is a small
+network that was trained on captioned clip-art with the sentence model frozen (docs/model-card.md).
+Both look at one EfficientNet-Lite0 feature; the sum of their unit vectors is normalised to unit
+length. ConSE's counts as much as the classifier is sure (`beta` times the highest probability):
+photos are mostly sure, and clip-art, where ConSE is often wrong, is not.
 
-The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this file download
-or train anything. Read next: `fuseprompt.models.efficientnet`.
+The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this
+file download or train anything. Read next: `fuseprompt.models.efficientnet`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ IMAGE_SIZE: Final = 224
 #: Width of the shared space (MiniLM's hidden size), and of the head's hidden layer.
 EMBED_WIDTH: Final = 384
 HIDDEN_WIDTH: Final = 512
-#: Pictures that go through the network at once; bounds memory, does not change the vectors beyond rounding.
+#: Pictures that go through the network at once; bounds memory, does not change the vectors beyond
+#: rounding.
 BATCH_SIZE: Final = 16
 
 _PIXEL_MEAN = 127.0
@@ -54,7 +56,7 @@ def class_text(name: str) -> str:
 
 @final
 class ImageHead(nn.Module):
-    """The trained projection: 1280 -> 512 -> 384 with one GELU between, normalised to unit length."""
+    """The trained projection: 1280 -> 512 -> 384 with one GELU between, then unit length."""
 
     def __init__(self) -> None:
         """Make the head with random weights."""
@@ -81,7 +83,8 @@ class Conse:
     """Class names as vectors, and how much they weigh against the head.
 
     Attributes:
-        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order, shape (1000, 384).
+        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order, shape
+            (1000, 384).
         beta: Weight of the ConSE unit vector beside the head's, where the classifier is certain.
         num_classes: How many of the most probable classes are averaged.
     """
@@ -102,7 +105,7 @@ class Conse:
             )
         if not 1 <= self.num_classes <= len(self.class_features):
             raise ValueError(
-                f"num_classes must be between 1 and {len(self.class_features)}, got {self.num_classes}."
+                f"num_classes must be 1 to {len(self.class_features)}, got {self.num_classes}."
             )
 
     def embed(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 384"]:
@@ -185,7 +188,8 @@ class ImageTower:
         """
         rgb = _on_white(image)
         side = max(rgb.size)
-        # Shrinking before padding keeps a 20-megapixel picture from being copied at full size again.
+        # Shrinking before padding keeps a 20-megapixel picture from being copied at full size
+        # again.
         size = tuple(max(1, round(length * IMAGE_SIZE / side)) for length in rgb.size)
         small = rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC)
         square = Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), "white")
@@ -212,7 +216,8 @@ class ImageTower:
             features: What `features` returned, shape (b, 1280).
 
         Returns:
-            Unit vectors, shape (b, 384): normalise(head + beta * p_max * conse), or the one part there is.
+            Unit vectors, shape (b, 384): normalise(head + beta * p_max * conse), or the one part
+            there is.
         """
         with torch.no_grad():
             if self.conse is None:
@@ -246,7 +251,8 @@ class ImageTower:
 
 def _on_white(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
-        # Pillow cuts 16-bit values at 255 instead of scaling them; their high byte is the 8-bit picture.
+        # Pillow cuts 16-bit values at 255 instead of scaling them; their high byte is the 8-bit
+        # picture.
         values = np.asarray(image, dtype=np.float32)
         scale = 1.0 if values.max(initial=0.0) <= 255 else 1 / 257
         return Image.fromarray((values * scale).clip(0, 255).astype(np.uint8)).convert("RGB")

@@ -1,10 +1,12 @@
 """EfficientNet-Lite0: the image network behind the offline image-text model.
 
-The network of Tan & Le (2019) in its Lite variant: no squeeze-and-excitation, ReLU6 instead of swish. Module
-names follow the public PyTorch port, so that its weights load by name and in full. Strided convolutions pad as
-TensorFlow does ("same": the odd pixel goes right and below), because the weights were trained there.
+The network of Tan & Le (2019) in its Lite variant: no squeeze-and-excitation, ReLU6 instead of
+swish. Module names follow the public PyTorch port, so that its weights load by name and in full.
+Strided convolutions pad as TensorFlow does ("same": the odd pixel goes right and below), because
+the weights were trained there.
 
-This file reads no files, resizes no images and trains nothing. Read next: `fuseprompt.models.conse`.
+This file reads no files, resizes no images and trains nothing. Read next:
+`fuseprompt.models.conse`.
 """
 
 from typing import NamedTuple
@@ -17,7 +19,8 @@ from torch.nn import functional
 FEATURE_WIDTH = 1280
 NUM_CLASSES = 1000
 
-#: TensorFlow's momentum 0.99 is PyTorch's 0.01; it is only used if somebody trains the network further.
+#: TensorFlow's momentum 0.99 is PyTorch's 0.01; it is only used if somebody trains the network
+#: further.
 _NORM_EPS = 1e-3
 _NORM_MOMENTUM = 0.01
 
@@ -69,7 +72,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class MBConvBlock(nn.Module):
-    """Mobile inverted bottleneck: widen, filter each channel, narrow, and add the input where shapes agree."""
+    """Mobile inverted bottleneck: widen, filter each channel, narrow, add the input if it fits."""
 
     def __init__(
         self, width_in: int, width_out: int, *, kernel: int, stride: int, expand: int
@@ -108,7 +111,7 @@ class EfficientNetLite0(nn.Module):
     """EfficientNet-Lite0 with its 1000-class layer; 4.65 million parameters."""
 
     def __init__(self) -> None:
-        """Make the network with PyTorch's random weights; load trained ones with `load_state_dict`."""
+        """Make the network with random weights; load trained ones with `load_state_dict`."""
         super().__init__()
         self._conv_stem = SameConv2d(3, _STAGES[0].width_in, kernel=3, stride=2)
         self._bn0 = _norm(_STAGES[0].width_in)
@@ -131,7 +134,8 @@ class EfficientNetLite0(nn.Module):
         """Pool the last feature maps over space.
 
         Args:
-            pixels: Images as (value - 127) / 128, shape (b, 3, h, w); the network was trained at 224 x 224.
+            pixels: Images as (value - 127) / 128, shape (b, 3, h, w); the network was trained at
+                224 x 224.
 
         Returns:
             One feature vector an image, shape (b, 1280).
