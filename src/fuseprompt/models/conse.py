@@ -181,17 +181,16 @@ class ImageTower:
         """Pad to a square on white, resize and scale the pixels.
 
         Args:
-            image: Any picture that Pillow opened; transparent parts become white.
+            image: An RGB picture, as `fuseprompt.models.images.open_image` returns it.
 
         Returns:
             Pixels as (value - 127) / 128, shape (3, 224, 224).
         """
-        rgb = _on_white(image)
-        side = max(rgb.size)
+        side = max(image.size)
         # Shrinking before padding keeps a 20-megapixel picture from being copied at full size
         # again.
-        size = tuple(max(1, round(length * IMAGE_SIZE / side)) for length in rgb.size)
-        small = rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+        size = tuple(max(1, round(length * IMAGE_SIZE / side)) for length in image.size)
+        small = image.convert("RGB").resize((size[0], size[1]), Image.Resampling.BICUBIC)
         square = Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), "white")
         square.paste(small, ((IMAGE_SIZE - size[0]) // 2, (IMAGE_SIZE - size[1]) // 2))
         values = torch.from_numpy(np.array(square, dtype=np.float32))  # (h, w, 3)
@@ -206,7 +205,7 @@ class ImageTower:
         Returns:
             Pooled features, shape (b, 1280).
         """
-        with torch.inference_mode():
+        with torch.no_grad():
             return self.network.features(pixels)
 
     def embed(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
@@ -249,23 +248,9 @@ class ImageTower:
         return torch.cat(parts)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        # Pillow cuts 16-bit values at 255 instead of scaling them; their high byte is the 8-bit
-        # picture.
-        values = np.asarray(image, dtype=np.float32)
-        scale = 1.0 if values.max(initial=0.0) <= 255 else 1 / 257
-        return Image.fromarray((values * scale).clip(0, 255).astype(np.uint8)).convert("RGB")
-    if "A" not in image.getbands() and "transparency" not in image.info:
-        return image.convert("RGB")
-    rgba = image.convert("RGBA")
-    white = Image.new("RGBA", rgba.size, "white")
-    return Image.alpha_composite(white, rgba).convert("RGB")
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (OSError, SafetensorError) as error:

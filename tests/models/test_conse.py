@@ -1,0 +1,193 @@
+"""The image tower: preprocessing, ConSE by hand, the head, and what happens with missing files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from fuseprompt.errors import ModelError
+from fuseprompt.models.conse import Conse, ImageHead, ImageTower, class_text
+from fuseprompt.models.efficientnet import EfficientNetLite0
+from fuseprompt.models.offline import offline_folder
+
+DATA = Path(__file__).parents[2] / "src/fuseprompt/data"
+
+
+@pytest.fixture(scope="module")
+def class_features() -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return functional.normalize(torch.randn(1000, 384, generator=generator), dim=-1)
+
+
+@pytest.fixture(scope="module")
+def network() -> EfficientNetLite0:
+    torch.manual_seed(0)
+    return EfficientNetLite0()
+
+
+@pytest.fixture(scope="module")
+def head() -> ImageHead:
+    torch.manual_seed(2)
+    return ImageHead()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, network: EfficientNetLite0, class_features: Tensor) -> Path:
+    save_file(network.state_dict(), tmp_path / "efficientnet.safetensors")
+    save_file({"class_features": class_features}, tmp_path / "conse.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("goldfish", "An image of a goldfish."),
+        ("African elephant", "An image of an African elephant."),
+    ],
+)
+def test_class_text_words_a_caption(name: str, text: str) -> None:
+    assert class_text(name) == text
+
+
+def test_conse_is_the_mean_of_the_top_classes_weighted_by_probability(
+    class_features: Tensor,
+) -> None:
+    logits = torch.full((1, 1000), -50.0)
+    logits[0, 7], logits[0, 3] = torch.tensor(0.75).log(), torch.tensor(0.25).log()
+    expected = functional.normalize(0.75 * class_features[7] + 0.25 * class_features[3], dim=-1)
+    torch.testing.assert_close(Conse(class_features).embed(logits)[0], expected)
+    torch.testing.assert_close(
+        Conse(class_features, num_classes=1).embed(logits)[0], class_features[7]
+    )
+
+
+def test_conse_weighs_by_the_highest_probability(class_features: Tensor) -> None:
+    logits = torch.full((2, 1000), -50.0)
+    logits[0, 7], logits[0, 3] = torch.tensor(0.75).log(), torch.tensor(0.25).log()
+    logits[1, 5] = 50.0
+    weights = Conse(class_features, beta=2.0).weigh(logits)
+    torch.testing.assert_close(weights, torch.tensor([[1.5], [2.0]]))
+
+
+def test_bad_conse_settings_are_refused(class_features: Tensor) -> None:
+    with pytest.raises(ValueError, match="For the head alone pass conse=None"):
+        Conse(class_features, beta=0.0)
+    with pytest.raises(ValueError, match="num_classes must be 1 to 1000, got 1001"):
+        Conse(class_features, num_classes=1001)
+
+
+def test_a_tower_joins_what_it_has(
+    network: EfficientNetLite0, head: ImageHead, class_features: Tensor
+) -> None:
+    conse = Conse(class_features, beta=1.5)
+    features = torch.rand(3, 1280)
+    named = ImageTower(network, None, conse=conse).embed(features)
+    learnt = ImageTower(network, head, conse=None).embed(features)
+    both = ImageTower(network, head, conse=conse).embed(features)
+    sure = network.classify(features).softmax(dim=-1).amax(dim=-1, keepdim=True)
+    torch.testing.assert_close(both, functional.normalize(learnt + 1.5 * sure * named, dim=-1))
+    for vectors in (named, learnt, both):
+        assert vectors.shape == (3, 384)
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
+    with pytest.raises(ValueError, match="a head, a conse, or both"):
+        ImageTower(network, None, conse=None)
+
+
+def test_preprocess_pads_to_a_centred_square_on_white(
+    network: EfficientNetLite0, class_features: Tensor
+) -> None:
+    tower = ImageTower(network, None, conse=Conse(class_features))
+    pixels = tower.preprocess(Image.new("RGB", (400, 200), (255, 0, 127)))
+    assert pixels.shape == (3, 224, 224)
+    white, red, zero = (255 - 127) / 128, (255 - 127) / 128, 0.0
+    torch.testing.assert_close(pixels[:, 0, 0], torch.full((3,), white))
+    torch.testing.assert_close(pixels[:, 223, 223], torch.full((3,), white))
+    torch.testing.assert_close(pixels[:, 112, 0], torch.tensor([red, -127 / 128, zero]))
+    # 400 x 200 becomes 224 x 112: rows 56 to 167.
+    assert pixels[1, 55].min() == white
+    assert pixels[1, 56].max() < 0
+    assert pixels[1, 167].max() < 0
+    assert pixels[1, 168].min() == white
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000)])
+def test_odd_sizes_work(
+    network: EfficientNetLite0, class_features: Tensor, size: tuple[int, int]
+) -> None:
+    tower = ImageTower(network, None, conse=Conse(class_features))
+    assert tower.preprocess(Image.new("RGB", size)).shape == (3, 224, 224)
+
+
+def test_image_features_keep_the_order_and_allow_none(
+    network: EfficientNetLite0, class_features: Tensor
+) -> None:
+    tower = ImageTower(network, None, conse=Conse(class_features))
+    colours = ["red", "lime", "blue"]
+    images = [Image.new("RGB", (64, 64), colour) for colour in colours]
+    together = tower.image_features(images)
+    alone = torch.cat([tower.image_features([image]) for image in images])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert tower.image_features([]).shape == (0, 384)
+    assert not together.requires_grad
+
+
+def test_load_reads_beta_from_the_head_s_file(folder: Path, head: ImageHead) -> None:
+    save_file(head.state_dict(), folder / "head.safetensors", metadata={"beta": "0.7"})
+    both = ImageTower.load(folder, folder / "head.safetensors")
+    assert both.conse is not None
+    assert both.conse.beta == 0.7
+    assert both.head is not None
+    torch.testing.assert_close(both.head.out.weight, head.out.weight)
+    assert ImageTower.load(folder, None).head is None
+
+
+def test_a_missing_or_wrong_file_names_the_remedy(folder: Path) -> None:
+    with pytest.raises(ModelError, match="does not hold the weights of ImageHead"):
+        ImageTower.load(folder, folder / "efficientnet.safetensors")
+    (folder / "efficientnet.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(ModelError, match="fuseprompt prepare"):
+        ImageTower.load(folder, None)
+    (folder / "efficientnet.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"expected a safetensors file at .*efficientnet"):
+        ImageTower.load(folder, None)
+
+
+def test_the_committed_head_loads_and_is_small(folder: Path) -> None:
+    path = DATA / "image_head.safetensors"
+    assert path.stat().st_size <= 4_000_000
+    tower = ImageTower.load(folder, path)
+    assert tower.conse is not None
+    assert tower.conse.beta == 1.5
+
+
+@pytest.mark.offline
+def test_photos_lie_near_their_words() -> None:
+    from fuseprompt.models.sentence import SentenceEncoder
+
+    folder = offline_folder("image-text")
+    names = json.loads((folder / "classes.json").read_text("utf-8"))
+    words = [
+        "cat",
+        "cup of coffee",
+        "flower",
+        "motorcycle",
+        "dog",
+        "boat",
+        "hammer",
+        "pizza",
+        "horse",
+    ]
+    texts = SentenceEncoder.load(offline_folder("sentence")).encode([class_text(w) for w in words])
+    photos = Path(__file__).parents[2] / "examples/photos"
+    images = [Image.open(photos / f"{n}.jpg") for n in ("cat", "coffee", "flower", "motorcycle")]
+    tower = ImageTower.load(folder, DATA / "image_head.safetensors")
+    nearest = (tower.image_features(images) @ texts.T).argmax(dim=1).tolist()
+    assert [words[i] for i in nearest] == words[:4]
+    pixels = torch.stack([tower.preprocess(images[1])])
+    best = tower.network.classify(tower.features(pixels)).argmax(dim=1)
+    assert names[int(best)] == "espresso"
