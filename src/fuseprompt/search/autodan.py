@@ -38,6 +38,9 @@ class AutoDAN:
         constraints: What a text must or must not say.
         max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at most this negative
             log-likelihood: right ones cost 1-3 nats, those glued to broken sentences 7-14.
+        ending_nats: What full stop and end of text may cost together at best. An open text is compared with finished
+            ones as if it ended here at this price; without, the two cheap events at the end make the first finished
+            text look better than all that could still come, and captions stay three words long.
         num_pooled: Finished texts kept per problem.
     """
 
@@ -46,6 +49,7 @@ class AutoDAN:
     strategy: Strategy = field(default_factory=BeamSearch)
     constraints: tuple[Constraint, ...] = ()
     max_end_nats: float = 4.0
+    ending_nats: float = 1.0
     num_pooled: int = 10
 
     def __post_init__(self) -> None:
@@ -88,7 +92,7 @@ class AutoDAN:
         pools = self._finish_sentences(state, log_probs)
         if state.num_steps == self.steps:
             return replace(state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams))))
-        open_ = [i for i in range(len(beams)) if not self._is_settled(pools[int(beams.problems[i])], beams, i)]
+        open_ = self._open_rows(bound, beams, pools)
         left = _merge_left(state, [i for i in range(len(beams)) if i not in set(open_)])
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
@@ -142,12 +146,16 @@ class AutoDAN:
                 pools[problem].append(Pooled(exact.loss, text, exact))
         return tuple(tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools)
 
-    def _is_settled(self, pool: "Pool", beams: Beams, row: int) -> bool:
-        """Return whether the problem of a beam has a finished text better than all its beams."""
-        if not pool:
-            return False
-        same = beams.problems == beams.problems[row]
-        return pool[0].loss < float(beams.losses[same].min())
+    def _open_rows(self, bound: BoundObjective, beams: Beams, pools: tuple["Pool", ...]) -> list[int]:
+        """Return the beams of problems that have no finished text better than all their beams could be if they ended here."""
+        weight = bound.objective.fluency.weight
+        chosen = beams.num_chosen.clamp_min(1)
+        fluency = beams.nll_sum / chosen
+        ended = (beams.nll_sum + self.ending_nats) / (chosen + 2)
+        hopeful = beams.losses.double() + weight * (torch.minimum(ended, fluency) - fluency)
+        best = [float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0 for p in range(len(pools))]
+        rows = enumerate(beams.problems.tolist())
+        return [i for i, p in rows if not pools[p] or pools[p][0].loss >= best[p]]
 
     def _allows(self, text: str) -> bool:
         return all(c.allows(text) for c in self.constraints)

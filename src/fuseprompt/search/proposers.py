@@ -7,7 +7,7 @@ search. Read next: `fuseprompt.search.autodan`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,6 +36,7 @@ class Step:
     allows: Callable[[str], bool]
 
 
+@runtime_checkable
 class Proposer(Protocol):
     """Proposes candidates and learns from their exact losses."""
 
@@ -48,6 +49,7 @@ class Proposer(Protocol):
         ...
 
 
+@runtime_checkable
 class ProposalSetting(Protocol):
     """The setting of a proposer."""
 
@@ -73,7 +75,7 @@ class TransferProposer:
 
     transfer: Transfer = field(default_factory=NoTransfer)
     search_width: int = 64
-    num_continuations: int = 64
+    num_continuations: int = 16
 
     def __post_init__(self) -> None:
         """Check the counts."""

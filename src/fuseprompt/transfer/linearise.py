@@ -5,7 +5,7 @@ loss, the mean over 16 common words 0.6. A `Linearisation` names the points; `li
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -38,18 +38,27 @@ class Linear:
     losses: Float[Tensor, "n k"]
     grads: Float[Tensor, "n k d"]
 
-    def predict_mean(self, embeds: Float[Tensor, "n c d"] | Float[Tensor, "c d"]) -> Float[Tensor, "n c"]:
-        """Return the mean of the k first-order predictions for candidate embeddings, shape (n, c).
+    def predict_mean(
+        self, embeds: Float[Tensor, "n c d"] | Float[Tensor, "c d"], *, gain: float = 1.0
+    ) -> Float[Tensor, "n c"]:
+        """Return the mean of the k first-order predictions for candidate embeddings.
 
         Each is loss + grad . (candidate - point); the exact loss at the point puts all on one scale.
+
+        Args:
+            embeds: Candidates, shape (c, d), or (n, c, d) for candidates of their own in each slot.
+            gain: Factor of the predicted change from the mean loss of the points.
+
+        Returns:
+            Predicted losses, shape (n, c).
         """
-        constant = (self.losses - (self.grads * self.points).sum(-1)).mean(-1)  # (n,)
         grad = self.grads.mean(1)  # (n, d)
-        if embeds.dim() == 2:
-            return constant[:, None] + grad @ embeds.T
-        return constant[:, None] + torch.einsum("nd,ncd->nc", grad, embeds)
+        offset = (self.grads * self.points).sum(-1).mean(-1)  # (n,)
+        dots = grad @ embeds.T if embeds.dim() == 2 else torch.einsum("nd,ncd->nc", grad, embeds)
+        return self.losses.mean(-1)[:, None] + gain * (dots - offset[:, None])
 
 
+@runtime_checkable
 class Linearisation(Protocol):
     """A choice of linearisation points."""
 

@@ -1,0 +1,62 @@
+"""fuseprompt optimises one text against several models at once, whatever tokens each of them cuts it into.
+
+Names are imported when first used, so that `import fuseprompt` stays cheap.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AutoDAN": "fuseprompt.search.autodan",
+    "Fluency": "fuseprompt.objective.fluency",
+    "ImageText": "fuseprompt.objective.terms",
+    "Label": "fuseprompt.objective.terms",
+    "Objective": "fuseprompt.objective.objective",
+    "Problem": "fuseprompt.objective.objective",
+    "TextSimilarity": "fuseprompt.objective.terms",
+    "caption": "fuseprompt.tasks.caption",
+    "load": "fuseprompt.models.hub",
+    "minimize": "fuseprompt.search.engine",
+}
+_MODULES = ("errors", "tensor")
+
+__all__ = [
+    "AutoDAN",
+    "Fluency",
+    "ImageText",
+    "Label",
+    "Objective",
+    "Problem",
+    "TextSimilarity",
+    "caption",
+    "errors",
+    "load",
+    "minimize",
+    "tensor",
+]
+
+if TYPE_CHECKING:
+    from fuseprompt import errors, tensor
+    from fuseprompt.models.hub import load
+    from fuseprompt.objective.fluency import Fluency
+    from fuseprompt.objective.objective import Objective, Problem
+    from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+    from fuseprompt.search.autodan import AutoDAN
+    from fuseprompt.search.engine import minimize
+    from fuseprompt.tasks.caption import caption
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"fuseprompt.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fuseprompt' has no attribute {name!r}; its names are {', '.join(__all__)}.")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

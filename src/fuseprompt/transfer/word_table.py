@@ -1,0 +1,170 @@
+"""The context-free word table: every new word judged alone, once per secondary, and kept on disk.
+
+A control that a gradient must beat, and part of what ships: one matrix product per problem then says which words match
+a target, with no gradient at all. It knows nothing of the text around the word. Continuations get the table's answer
+for the whole last word, computed when asked for and remembered.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.models.offline import cache_dir
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.transfer.base import Slots, TokenScorer
+
+#: The neutral frame in which a word stands alone.
+FRAME: Final = "This is about{word}."
+
+#: White-space words of the frame, the word itself included.
+_FRAME_WORDS: Final = 3.0
+
+#: Texts per call while a table is made; progress is reported after each.
+_CHUNK = 1024
+
+OnProgress = Callable[[int, int], None]
+
+
+@final
+@dataclass(frozen=True)
+class WordTable:
+    """Context-free transfer.
+
+    Attributes:
+        folder: Where tables are kept; the cache folder by default.
+        on_progress: Called with (words done, words in all) while a table is made.
+    """
+
+    folder: Path | None = None
+    on_progress: OnProgress | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "context-free"
+
+    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+        """Join the transfer to a primary and a term; makes the table if it is not on disk."""
+        folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
+        vectors, row_of = load_or_make(loss.model, table, folder, on_progress=self.on_progress)
+        return _TableScorer(loss, table, vectors, row_of)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _TableScorer:
+    loss: EmbedLoss
+    table: RetokenizationTable
+    vectors: Float[Tensor, "w o"]
+    row_of: Int[Tensor, " v"]
+    _continued: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def _by_problem(self) -> dict[int, Float[Tensor, " w"]]:
+        return {}
+
+    def _alone(self, problem: int) -> Float[Tensor, " w"]:
+        """The loss of each distinct word alone, against the target of a problem."""
+        known = self._by_problem
+        if problem not in known:
+            known[problem] = self.loss.compare(self.vectors, torch.full((len(self.vectors),), problem))
+        return known[problem]
+
+    def _in_context(self, slots: Slots, alone: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """Shrink towards the mean word: in a text of many words, one more moves the loss less than in the short frame."""
+        mean = torch.stack([self._alone(p).mean() for p in slots.problems.tolist()])[:, None]
+        counts = [len(left.split()) + 1 + len(right.split()) for left, right in zip(slots.left, slots.right, strict=True)]
+        shrink = (_FRAME_WORDS / torch.tensor(counts)).clamp_max(1.0)[:, None]
+        return mean + shrink * (alone - mean)
+
+    def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        rows = self.row_of[words]
+        alone = torch.stack([self._alone(p)[rows] for p in slots.problems.tolist()])
+        return self._in_context(slots, torch.where(rows[None] >= 0, alone, alone.max()))
+
+    def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        if not tokens.numel():
+            return torch.zeros(tokens.shape)
+        texts = self.table.primary.token_texts
+        words = [
+            " " + (last_word(left) + texts[t]).strip()
+            for left, row in zip(slots.left, tokens.tolist(), strict=True)
+            for t in row
+        ]
+        unknown = sorted(set(words) - set(self._continued))
+        if unknown:
+            outputs = framed_outputs(self.loss.model, unknown)
+            self._continued.update(zip(unknown, outputs, strict=True))
+        problems = slots.problems[:, None].expand(tokens.shape).reshape(-1)
+        alone = self.loss.compare(torch.stack([self._continued[w] for w in words]), problems)
+        return self._in_context(slots, alone.reshape(tokens.shape))
+
+
+def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
+    """Return the model's output for each word (with its leading blank) in the neutral frame, shape (b, o)."""
+    rows = model.tokenizer.encode_batch([FRAME.format(word=w) for w in words])
+    ids = PaddedIds.from_lists([model.tokenizer.frame(r) for r in rows])
+    with torch.no_grad():
+        return model.outputs(ids).cpu()
+
+
+def load_or_make(
+    model: TextModel, table: RetokenizationTable, folder: Path, *, on_progress: OnProgress | None = None
+) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
+    """Return the vectors of all distinct new words, and for each primary token its row (-1 for none).
+
+    Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers, vocabulary and
+    frame, and carries one vector that is computed again at each load: another model under the same name is noticed and
+    the table made anew.
+
+    Args:
+        model: The secondary.
+        table: From the primary's tokens to the secondary's.
+        folder: Where tables are kept.
+        on_progress: Called with (done, all) while the table is made.
+    """
+    from safetensors.torch import load_file, save_file
+
+    pieces = table.pieces
+    tokens = torch.nonzero(pieces.lengths > 0).flatten()
+    keyed = torch.cat([pieces.lengths[tokens, None], pieces.ids[tokens]], dim=1)
+    distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
+    row_of = torch.full((len(pieces),), -1, dtype=torch.long)
+    row_of[tokens] = inverse
+    # The lowest token of each row says how the word is written.
+    first = torch.full((len(distinct),), len(pieces), dtype=torch.long)
+    first.scatter_reduce_(0, inverse, tokens, reduce="amin")
+    words = [table.primary.token_texts[t] for t in first.tolist()]
+    file = folder / f"{fingerprint(model, table)}.safetensors"
+    probe = framed_outputs(model, words[:1])
+    if file.is_file():
+        vectors = load_file(file)["vectors"]
+        if vectors.shape[0] == len(words) and torch.allclose(vectors[:1], probe, atol=1e-4):
+            return vectors, row_of
+    parts = []
+    for start in range(0, len(words), _CHUNK):
+        parts.append(framed_outputs(model, words[start : start + _CHUNK]))
+        if on_progress is not None:
+            on_progress(min(start + _CHUNK, len(words)), len(words))
+    vectors = torch.cat(parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    save_file({"vectors": vectors.contiguous()}, partial)
+    partial.replace(file)  # Atomic: a reader sees a whole table or none.
+    return vectors, row_of
+
+
+def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
+    """Return a hash of everything that a table depends on, other than the body of the model."""
+    digest = hashlib.sha256(f"{model.name}\0{FRAME}\0{table.primary.fingerprint}\0{table.secondary.fingerprint}\0".encode())
+    digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:32]
