@@ -11,9 +11,32 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, final
 
+import torch
+
 from fuseprompt.errors import ProblemError
-from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.search.autodan import AutoDAN, Found, HistoryEntry
+from fuseprompt.objective.objective import Evaluation, Objective, Problem
+from fuseprompt.search.autodan import AutoDAN, HistoryEntry
+from fuseprompt.text.tokenizer import Tokenizer
+
+
+@final
+@dataclass(frozen=True)
+class Alternative:
+    """A further finished text of a problem.
+
+    Attributes:
+        text: The text, prefix included.
+        loss: Sum of weight times term.
+        terms: Unweighted loss of each term.
+        token_ids: Primary ids of the text.
+        tokens: The text of each of them.
+    """
+
+    text: str
+    loss: float
+    terms: Mapping[str, float]
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
 
 
 @final
@@ -27,8 +50,9 @@ class Result:
         loss: Sum of weight times term, computed from the text alone.
         terms: Unweighted loss of each term.
         token_ids: Primary ids of the text.
+        tokens: The text of each of them.
         finished: Whether the text ends as a sentence.
-        alternatives: Further finished texts with their loss, best first.
+        alternatives: Further finished texts, best first.
         history: The best after each step.
         seed: Seed of the search.
         settings: All settings, weights included.
@@ -42,8 +66,9 @@ class Result:
     loss: float
     terms: Mapping[str, float]
     token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
     finished: bool
-    alternatives: tuple[tuple[str, float], ...]
+    alternatives: tuple[Alternative, ...]
     history: tuple[HistoryEntry, ...]
     seed: int
     settings: Mapping[str, Any]
@@ -160,22 +185,29 @@ def _search_group(
     found = method.finish(state)
     texts = [text for f in found for text in f.texts]
     index = [i for i, f in enumerate(found) for _ in f.texts]
+    tokenizer = objective.primary.tokenizer
     evaluations = iter(bound.evaluate(texts, index))
     seconds = (time.monotonic() - started) / len(problems)
     settings = {
         **describe(method), "weights": objective.weights, "group_size": group_size, "time_limit": time_limit,
+        "threads": torch.get_num_threads(),
         "models": {objective.fluency.name: objective.primary.name, **{t.name: t.model.name for t in objective.terms}},
     }  # fmt: skip
     share = state.fast_path / state.num_scored if state.num_scored else 1.0
     for problem, outcome in zip(problems, found, strict=True):
-        exact = sorted(((next(evaluations), t) for t in outcome.texts), key=lambda pair: (pair[0].loss, pair[1]))
-        best, text = exact[0]
+        scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
+        best, *others = sorted(scored, key=lambda s: (s.loss, s.text))
         yield Result(
-            problem=problem, text=text, loss=best.loss, terms=best.terms,
-            token_ids=tuple(objective.primary.tokenizer.encode(text)), finished=outcome.finished,
-            alternatives=tuple((t, e.loss) for e, t in exact[1:]), history=outcome.history, seed=seed,
+            problem=problem, text=best.text, loss=best.loss, terms=best.terms, token_ids=best.token_ids,
+            tokens=best.tokens,
+            finished=outcome.finished, alternatives=tuple(others), history=outcome.history, seed=seed,
             settings=settings, versions=versions(), fast_path=share, seconds=seconds,
         )  # fmt: skip
+
+
+def _alternative(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Alternative:
+    ids = tuple(tokenizer.encode(text))
+    return Alternative(text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids))
 
 
 def describe(setting: Any) -> Any:
@@ -202,5 +234,3 @@ def _version(name: str) -> str:
     except metadata.PackageNotFoundError:
         return "unknown"
 
-
-_Outcome = Found

@@ -1,0 +1,228 @@
+"""Zero-shot image captions: the text that language model, image-text model and classifier agree on.
+
+`caption` takes paths and yields a `Caption` for each picture, or a `Failure` for a file that cannot be read, as they
+finish. Nothing is trained. Read next: `fuseprompt.cli.caption`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from PIL import Image
+
+from fuseprompt.errors import ImageError, ProblemError
+from fuseprompt.models.images import list_images, open_image
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.terms import ImageText, Label
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.constraints import Constraint, Forbid, Require
+from fuseprompt.search.engine import Progress, Result, iterate
+from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.transfer.base import Transfer
+from fuseprompt.transfer.combined import SumTransfer
+
+#: The paper's prefix (section 4.2).
+PREFIX: Final = "An image of"
+
+#: Weight of each term; image and sentiment tuned on pictures that are no examples (docs/decisions.md).
+WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 20.0, "sentiment": 2.0}
+
+
+@final
+@dataclass(frozen=True)
+class CaptionSettings:
+    """Settings of a caption; the defaults are those of the offline models.
+
+    Attributes:
+        prefix: Text that every caption begins with.
+        sentiment: A label of the sentiment classifier, or `None`.
+        weights: Weight of terms by name, where they differ from the defaults.
+        transfer: How the secondaries' information reaches the language model's tokens.
+        steps: Most tokens that are appended.
+        beam_width: Open texts per picture.
+        search_width: Candidates per open text that are judged exactly.
+        num_captions: Captions per picture.
+        forbid: Words that no caption may have.
+        require: Words that every caption must have.
+        time_limit: Seconds per group of pictures, or `None`.
+        seed: Seed.
+        group_size: Pictures searched together.
+    """
+
+    prefix: str = PREFIX
+    sentiment: str | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    transfer: Transfer = field(default_factory=SumTransfer)
+    steps: int = 16
+    beam_width: int = 5
+    search_width: int = 64
+    num_captions: int = 1
+    forbid: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    time_limit: float | None = None
+    seed: int = 0
+    group_size: int = 4
+
+    def objective(self, models: CaptionModels) -> Objective:
+        """Return the objective of these settings.
+
+        Raises:
+            ProblemError: If a weight names no term, or a sentiment is asked for without a classifier.
+        """
+        names = [n for n in WEIGHTS if n != "sentiment" or self.sentiment is not None]
+        unknown = sorted(set(self.weights) - set(names))
+        if unknown:
+            raise ProblemError(f"No term {unknown} to weigh here; the terms of this caption are {names}.")
+        weights = {**WEIGHTS, **self.weights}
+        terms: list[Any] = [
+            Fluency(models.lm, weight=weights["fluency"]),
+            ImageText(models.image_text, weight=weights["image"]),
+        ]
+        if self.sentiment is not None:
+            if models.sentiment is None:
+                raise ProblemError("A sentiment was asked for, but no sentiment model is loaded.")
+            terms.append(Label(models.sentiment, weight=weights["sentiment"]))
+        return Objective(terms)
+
+    def method(self) -> AutoDAN:
+        """Return the search of these settings."""
+        constraints: list[Constraint] = []
+        if self.forbid:
+            constraints.append(Forbid(self.forbid))
+        if self.require:
+            constraints.append(Require(self.require))
+        return AutoDAN(
+            steps=self.steps,
+            proposer=TransferProposer(self.transfer, search_width=self.search_width),
+            strategy=BeamSearch(self.beam_width),
+            constraints=tuple(constraints),
+            num_pooled=max(self.num_captions, 10),
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Caption:
+    """The caption of one picture.
+
+    Attributes:
+        image: The path, as given.
+        caption: The text without its prefix, first letter in upper case.
+        text: The whole text, which is what the losses are of.
+        result: Losses, ids, history and settings.
+    """
+
+    image: str
+    caption: str
+    text: str
+    result: Result
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """A picture that could not be captioned.
+
+    Attributes:
+        image: The path, as given.
+        error: Why, in a sentence.
+    """
+
+    image: str
+    error: str
+
+
+def caption(
+    paths: str | Path | Sequence[str | Path],
+    settings: CaptionSettings | None = None,
+    *,
+    models: CaptionModels | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+) -> Iterator[Caption | Failure]:
+    """Caption pictures; yields in order, as groups of pictures finish.
+
+    Args:
+        paths: An image, a folder (its images in name order), or several of either.
+        settings: Settings; the defaults suit the offline models.
+        models: Loaded models; the offline ones by default.
+        on_step: Called after each step of the search.
+
+    Returns:
+        An iterator over one `Caption`, or `Failure` for a file that cannot be read, per image; with `num_captions`
+        above one, up to that many captions per image, best first.
+
+    Raises:
+        ImageError: If a folder has no images.
+        MissingModelError: If the offline models were not prepared.
+
+    Example:
+        print(next(caption("photo.jpg")).text)
+    """
+    settings = settings if settings is not None else CaptionSettings()
+    files = expand(paths)
+    if models is None:
+        models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
+    return _caption_groups(files, settings, models, on_step)
+
+
+def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return the image paths behind paths of images and folders.
+
+    Raises:
+        ImageError: If a folder has no images.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    files: list[str] = []
+    for path in given:
+        files.extend(str(f) for f in list_images(path)) if Path(path).is_dir() else files.append(str(path))
+    return files
+
+
+def _caption_groups(
+    files: Sequence[str],
+    settings: CaptionSettings,
+    models: CaptionModels,
+    on_step: Callable[[Progress], None] | None,
+) -> Iterator[Caption | Failure]:
+    objective, method = settings.objective(models), settings.method()
+    for start in range(0, len(files), settings.group_size):
+        group = files[start : start + settings.group_size]
+        opened = [_try_open(file) for file in group]
+        extra = {} if settings.sentiment is None else {"sentiment": settings.sentiment}
+        problems = [
+            Problem(f"{start + i}:{file}", {"image": image, **extra}, settings.prefix)
+            for i, (file, image) in enumerate(zip(group, opened, strict=True))
+            if not isinstance(image, Failure)
+        ]
+        results = iterate(
+            objective, method, problems, seed=settings.seed, group_size=settings.group_size,
+            time_limit=settings.time_limit, on_step=on_step,
+        )  # fmt: skip
+        for file, image in zip(group, opened, strict=True):
+            if isinstance(image, Failure):
+                yield image
+            else:
+                yield from _captions_of(file, next(results), settings)
+
+
+def _try_open(file: str) -> Image.Image | Failure:
+    try:
+        return open_image(file)
+    except ImageError as error:
+        return Failure(file, str(error))
+
+
+def _captions_of(file: str, result: Result, settings: CaptionSettings) -> Iterator[Caption]:
+    best = [result, *(replace(result, **{f.name: getattr(a, f.name) for f in fields(a)}) for a in result.alternatives)]
+    for one in best[: settings.num_captions]:
+        yield Caption(file, _without_prefix(one.text, settings.prefix), one.text, one)
+
+
+def _without_prefix(text: str, prefix: str) -> str:
+    """Return the caption proper: the text after the prefix, first letter in upper case."""
+    rest = text[len(prefix) :].strip() if text.startswith(prefix) else text
+    return rest[:1].upper() + rest[1:]
