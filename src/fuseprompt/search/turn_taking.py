@@ -1,4 +1,6 @@
-"""Turn taking: at each step one model's own tokens propose, and all models score (FLRT, Thompson & Sklar, 2024).
+"""Turn taking: at each step one model's own tokens propose, and all models score.
+
+The way of FLRT (Thompson & Sklar, 2024).
 
 The rival of a gradient that crosses tokenizers. The language model proposes its best next tokens; a
 model that predicts no next token proposes words of its own vocabulary by first-order score in its
@@ -50,7 +52,7 @@ class TurnTaking:
 @final
 @dataclass(frozen=True)
 class _Turn:
-    """A secondary's turn: its term, its scorer, and the primary tokens that are one token of its own."""
+    """A secondary's turn; `words` are the primary tokens that are one token of its own."""
 
     term: BoundTerm
     scorer: TokenScorer

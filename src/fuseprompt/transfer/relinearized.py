@@ -1,7 +1,7 @@
-"""Direct transfer in two passes: the loss is linearised again at the words that the first pass likes best.
+"""Direct transfer in two passes, the second linearised at the best words of the first.
 
-A first-order prediction is good near its point; near the best words is where it has to be good. Read first:
-`fuseprompt.transfer.retokenized`.
+A first-order prediction is good near its point, and near the best words is where it has to be good.
+Read first: `fuseprompt.transfer.retokenized`.
 """
 
 from dataclasses import dataclass, field

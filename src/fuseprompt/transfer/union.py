@@ -1,6 +1,7 @@
 """The union of two transfers' lists: a token counts as high as the better of its two ranks.
 
-Better than a sum where one transfer alone knows the best words (design: sentiment, whose words act alone).
+Better than a sum where one transfer alone knows the best words, as a table does for sentiment,
+whose words act alone.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ from fuseprompt.transfer.word_table import WordTable
 @final
 @dataclass(frozen=True)
 class UnionTransfer:
-    """Each new word gets the predicted loss that stands, in the first transfer, at the better of its two ranks.
+    """Two lists as one, on the scale of the first.
+
+    Each new word gets the predicted loss that stands, in the first transfer, at the better of its
+    two ranks.
 
     Attributes:
         first: Gives the scale, and the answer for continuations.
