@@ -1,1 +1,1 @@
-
+"""The objective: terms with weights, problems with targets."""

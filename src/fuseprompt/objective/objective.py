@@ -1,8 +1,9 @@
 """The objective: a weighted sum of terms over problems, and its truth, the loss of a finished text.
 
-A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective.bind` reads the targets of a list
-of problems once; `BoundObjective.evaluate` computes every term from the text alone, in fp32 and without caches: what
-it says is what is reported. Read next: `fuseprompt.objective.terms`.
+A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective.bind` reads the
+targets of a list of problems once; `BoundObjective.evaluate` computes every term from the text
+alone, in fp32 and without caches: what it says is what is reported. Read next:
+`fuseprompt.objective.terms`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +69,10 @@ class Term(Protocol):
         """Return a target as a vector; raise a `FuseError` if it cannot be read."""
         ...
 
-    def compare(self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
-        """Return the loss of each model output against its target vector, differentiable in `outputs`."""
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of each output against its target vector, differentiable in `outputs`."""
         ...
 
 
@@ -86,7 +89,6 @@ class BoundTerm:
 
     term: Term
     targets: Float[Tensor, "p t"]
-
     table: RetokenizationTable
 
     @property
@@ -114,19 +116,29 @@ class BoundTerm:
         """The secondary's vocabulary."""
         return self.term.model.vocabulary
 
-    def compare(self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def compare(
+        self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
         """Return the loss of each output against the target of its problem, shape (b,)."""
         return self.term.compare(outputs, self.targets[problems].to(outputs.device))
 
     def loss(
-        self, token_ids: PaddedIds, problems: Int[Tensor, " b"], *, embeds: Float[Tensor, "b s d"] | None = None
+        self,
+        token_ids: PaddedIds,
+        problems: Int[Tensor, " b"],
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
     @torch.no_grad()
     def score(
-        self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"], problems: Int[Tensor, " c"]
+        self,
+        texts: Sequence[str],
+        rows: Int[Tensor, " c"],
+        tokens: Int[Tensor, " c"],
+        problems: Int[Tensor, " c"],
     ) -> tuple[Float[Tensor, " c"], float]:
         """Return the exact loss of candidates, each a text with one primary token appended.
 
@@ -139,7 +151,8 @@ class BoundTerm:
             problems: Problem of each candidate, shape (c,).
 
         Returns:
-            Losses, shape (c,), and the share of candidates whose ids came from the retokenisation table.
+            Losses, shape (c,), and the share of candidates whose ids came from the retokenisation
+            table.
         """
         ids, share = self.table.extend(texts, rows, tokens)
         keyed = torch.cat([ids.lengths[:, None], ids.ids], dim=1)
@@ -170,7 +183,8 @@ class Objective:
     """A weighted sum of terms.
 
     Args:
-        terms: One `Fluency`, whose model is the primary, and any number of other terms with distinct names.
+        terms: One `Fluency`, whose model is the primary, and any number of other terms with
+            distinct names.
 
     Raises:
         ProblemError: If there is not exactly one `Fluency`, or two terms share a name.
@@ -180,15 +194,20 @@ class Objective:
         fluent = [t for t in terms if isinstance(t, Fluency)]
         if len(fluent) != 1:
             raise ProblemError(
-                f"An objective needs exactly one Fluency term (its model writes the text), got {len(fluent)} among "
-                f"{len(terms)} terms. Use weight 0 for a writer whose fluency should not count."
+                "An objective needs exactly one Fluency term (its model writes the text), got "
+                f"{len(fluent)} among {len(terms)} terms. Use weight 0 for a writer whose fluency "
+                "should not count."
             )
         names = [t.name for t in terms]
         if len(set(names)) < len(names):
-            raise ProblemError(f"Terms need distinct names, got {names}. Pass name=... to one of them.")
+            raise ProblemError(
+                f"Terms need distinct names, got {names}. Pass name=... to one of them."
+            )
         for term in terms:
             if not 0.0 <= term.weight < float("inf"):
-                raise ProblemError(f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}.")
+                raise ProblemError(
+                    f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}."
+                )
         self.fluency: Fluency = fluent[0]
         self.terms: tuple[Term, ...] = tuple(t for t in terms if not isinstance(t, Fluency))
         self._tables: dict[str, RetokenizationTable] = {}
@@ -201,10 +220,11 @@ class Objective:
     @property
     def weights(self) -> dict[str, float]:
         """Weight of every term by name."""
-        return {t.name: float(t.weight) for t in (self.fluency, *self.terms)}
+        others = {t.name: float(t.weight) for t in self.terms}
+        return {self.fluency.name: float(self.fluency.weight), **others}
 
     def table(self, term: Term) -> RetokenizationTable:
-        """Return the retokenisation table from the primary to a term's model, made once for a tokenizer."""
+        """Return the table from the primary's tokens to a term's, made once for a tokenizer."""
         key = term.model.tokenizer.fingerprint
         if key not in self._tables:
             self._tables[key] = RetokenizationTable(self.primary.tokenizer, term.model.tokenizer)
@@ -212,6 +232,12 @@ class Objective:
 
     def bind(self, problems: Sequence[Problem]) -> "BoundObjective":
         """Read the targets of all problems.
+
+        Args:
+            problems: The problems.
+
+        Returns:
+            The objective with its targets.
 
         Raises:
             ProblemError: If a problem lacks a target, or has one that no term asks for.
@@ -254,6 +280,9 @@ class BoundObjective:
         Args:
             texts: Texts, each beginning with the prefix of its problem.
             problems: Index of the problem of each text.
+
+        Returns:
+            Total and terms of each text.
         """
         fluency = self.objective.fluency
         prefixes = [self.problems[p].prefix for p in problems]
@@ -261,9 +290,13 @@ class BoundObjective:
         index = torch.tensor(problems, dtype=torch.long)
         for term in self.terms:
             tokenizer = term.model.tokenizer
-            ids = PaddedIds.from_lists([tokenizer.frame(row) for row in tokenizer.encode_batch(list(texts))])
+            ids = PaddedIds.from_lists(
+                [tokenizer.frame(row) for row in tokenizer.encode_batch(list(texts))]
+            )
             with torch.no_grad():
                 values[term.name] = term.loss(ids, index).tolist()
         weights = self.objective.weights
-        rows = [dict(zip(values, column, strict=True)) for column in zip(*values.values(), strict=True)]
+        rows = [
+            dict(zip(values, column, strict=True)) for column in zip(*values.values(), strict=True)
+        ]
         return [Evaluation(sum(weights[n] * v for n, v in row.items()), row) for row in rows]

@@ -1,7 +1,8 @@
 """The terms that compare a text with a target: a picture, a label, another text.
 
 A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `read_target` and `compare`
-(`fuseprompt.objective.objective.Term`); a user adds one in one file. Read next: `fuseprompt.search.engine`.
+(`fuseprompt.objective.objective.Term`); a user adds one in one file. Read next:
+`fuseprompt.search.engine`.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,9 @@ class ImageText:
         image = target.convert("RGB") if isinstance(target, Image.Image) else open_image(target)
         return self.model.image_features([image])[0].cpu()
 
-    def compare(self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
         """Return 1 - cosine, shape (b,)."""
         return 1.0 - (outputs * targets).sum(dim=-1)
 
@@ -67,7 +70,9 @@ class TextSimilarity:
         """Return the normalised features of the text, shape (o,)."""
         return self.model.encode([str(target)])[0].cpu()
 
-    def compare(self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
         """Return 1 - cosine, shape (b,)."""
         return 1.0 - (outputs * targets).sum(dim=-1)
 
@@ -97,9 +102,15 @@ class Label:
         """
         names = [label.lower() for label in self.model.labels]
         if str(target).lower() not in names:
-            raise ProblemError(f"{self.model.name}: no label {target!r}; its labels are {list(self.model.labels)}.")
-        return torch.nn.functional.one_hot(torch.tensor(names.index(str(target).lower())), len(names)).float()
+            raise ProblemError(
+                f"{self.model.name}: no label {target!r}; its labels are {list(self.model.labels)}."
+            )
+        return torch.nn.functional.one_hot(
+            torch.tensor(names.index(str(target).lower())), len(names)
+        ).float()
 
-    def compare(self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
         """Return the cross-entropy, shape (b,)."""
         return -(torch.log_softmax(outputs, dim=-1) * targets).sum(dim=-1)

@@ -1,1 +1,1 @@
-
+"""The search: who proposes, what is judged exactly, what lives on."""

@@ -1,11 +1,12 @@
 """AutoDAN: a text grows by one token a step, each token proposed to first order and judged exactly.
 
-Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections: candidates' losses are the
-models' own, and a text that ends as a sentence leaves its beam into a pool, so results do not break off. One method,
-one file: `init` makes the state, `step` returns the next, `finish` the results. Read next: `fuseprompt.search.engine`.
+Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections:
+candidates' losses are the models' own, and a text that ends as a sentence leaves its beam into a
+pool, so results do not break off. One method, one file: `init` makes the state, `step` returns the
+next, `finish` the results. Read next: `fuseprompt.search.engine`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -18,7 +19,7 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.search.batch import Beams, Candidates, extend
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
-from fuseprompt.search.proposers import Proposer, ProposalSetting, Step, TransferProposer
+from fuseprompt.search.proposers import ProposalSetting, Proposer, Step, TransferProposer
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -36,11 +37,13 @@ class AutoDAN:
         proposer: Who proposes candidates.
         strategy: Which candidates live on.
         constraints: What a text must or must not say.
-        max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at most this negative
-            log-likelihood: right ones cost 1-3 nats, those glued to broken sentences 7-14.
-        ending_nats: What full stop and end of text may cost together at best. An open text is compared with finished
-            ones as if it ended here at this price; without, the two cheap events at the end make the first finished
-            text look better than all that could still come, and captions stay three words long.
+        max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at
+            most this negative log-likelihood: right ones cost 1-3 nats, those glued to broken
+            sentences 7-14.
+        ending_nats: What full stop and end of text may cost together at best. An open text is
+            compared with finished ones as if it ended here at this price; without, the two cheap
+            events at the end make the first finished text look better than all that could still
+            come, and captions stay three words long.
         num_pooled: Finished texts kept per problem.
     """
 
@@ -69,8 +72,9 @@ class AutoDAN:
         for prefix, row in zip(prefixes, ids, strict=True):
             if primary.tokenizer.decode(row) != prefix or prefix[-1:].isspace():
                 raise SearchError(
-                    f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it reads "
-                    f"{primary.tokenizer.decode(row)!r}) or ends in white space. Choose another prefix."
+                    f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it "
+                    f"reads {primary.tokenizer.decode(row)!r}) or ends in white space. Choose "
+                    "another prefix."
                 )
         count = len(prefixes)
         beams = Beams(
@@ -83,33 +87,50 @@ class AutoDAN:
         )
         classes = TokenClasses(primary.tokenizer, int(primary.vocabulary.shape[0]))
         proposer = self.proposer.start(bound, classes)
-        return AutoDANState(bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count)
+        return AutoDANState(
+            bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count
+        )
 
     def step(self, state: "AutoDANState") -> "AutoDANState":
-        """Return the state after one more token: finish what ends as a sentence, extend the rest."""
+        """Return the state after one more token; what ends as a sentence is finished first."""
         bound, beams = state.bound, state.beams
         log_probs = _next_log_probs(bound, beams)
         pools = self._finish_sentences(state, log_probs)
         if state.num_steps == self.steps:
-            return replace(state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams))))
+            return replace(
+                state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
+            )
         open_ = self._open_rows(bound, beams, pools)
-        left = _merge_left(state, [i for i in range(len(beams)) if i not in set(open_)])
+        left = _merge_left(state, sorted(set(range(len(beams))) - set(open_)))
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
         step = Step(beams[open_], log_probs[open_], self._allows)
         candidates = self._with_wanted(state, step, state.proposer.propose(step))
         if not len(candidates):
-            return replace(state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams))))
+            return replace(
+                state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
+            )
         losses, terms, share = _exact_losses(bound, step.beams, candidates)
         state.proposer.observe(step, candidates, terms)
         problems = step.beams.problems[candidates.rows]
+        # A problem whose beams can no longer grow keeps them as they are.
+        going_on = set(problems.tolist())
+        left += tuple(t for t in _describe(step.beams, range(len(open_))) if t[0] not in going_on)
         ranked = losses + self._demand(candidates.texts, state.num_steps)
         chosen = self.strategy.select(ranked, problems, candidates.tokens)
         grown = extend(step.beams, candidates, chosen, losses)
         return AutoDANState(
-            bound, state.classes, state.proposer, grown, pools, _log(state, grown, pools, candidates, problems), left,
-            state.num_steps + 1, state.fast_path + share * len(candidates), state.num_scored + len(candidates),
-        )  # fmt: skip
+            bound,
+            state.classes,
+            state.proposer,
+            grown,
+            pools,
+            _log(state, grown, pools, problems),
+            left,
+            state.num_steps + 1,
+            state.fast_path + share * len(candidates),
+            state.num_scored + len(candidates),
+        )
 
     def is_done(self, state: "AutoDANState") -> bool:
         """Return whether nothing is left to extend."""
@@ -127,12 +148,16 @@ class AutoDAN:
             found.append(Found(tuple(texts), is_finished, state.histories[problem]))
         return found
 
-    def _finish_sentences(self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]) -> tuple["Pool", ...]:
+    def _finish_sentences(
+        self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]
+    ) -> tuple["Pool", ...]:
         """Return the pools with every beam that may end here, judged exactly from its text."""
         beams, tokenizer = state.beams, state.bound.objective.primary.tokenizer
         texts: list[str] = []
         problems: list[int] = []
-        for i, end in torch.nonzero(-log_probs[:, state.classes.ends] <= self.max_end_nats).tolist():
+        for i, end in torch.nonzero(
+            -log_probs[:, state.classes.ends] <= self.max_end_nats
+        ).tolist():
             token = int(state.classes.ends[end])
             text = beams.texts[i] + tokenizer.token_texts[token]
             complete = all(c.allows(text) and not c.missing(text) for c in self.constraints)
@@ -142,18 +167,27 @@ class AutoDAN:
                 problems.append(int(beams.problems[i]))
         pools = [list(pool) for pool in state.pools]
         if texts:
-            for text, problem, exact in zip(texts, problems, state.bound.evaluate(texts, problems), strict=True):
+            for text, problem, exact in zip(
+                texts, problems, state.bound.evaluate(texts, problems), strict=True
+            ):
                 pools[problem].append(Pooled(exact.loss, text, exact))
-        return tuple(tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools)
+        return tuple(
+            tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools
+        )
 
-    def _open_rows(self, bound: BoundObjective, beams: Beams, pools: tuple["Pool", ...]) -> list[int]:
-        """Return the beams of problems that have no finished text better than all their beams could be if they ended here."""
+    def _open_rows(
+        self, bound: BoundObjective, beams: Beams, pools: tuple["Pool", ...]
+    ) -> list[int]:
+        """Return the beams of problems whose best finished text could still be beaten."""
         weight = bound.objective.fluency.weight
         chosen = beams.num_chosen.clamp_min(1)
         fluency = beams.nll_sum / chosen
         ended = (beams.nll_sum + self.ending_nats) / (chosen + 2)
         hopeful = beams.losses.double() + weight * (torch.minimum(ended, fluency) - fluency)
-        best = [float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0 for p in range(len(pools))]
+        best = [
+            float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0
+            for p in range(len(pools))
+        ]
         rows = enumerate(beams.problems.tolist())
         return [i for i, p in rows if not pools[p] or pools[p][0].loss >= best[p]]
 
@@ -161,7 +195,7 @@ class AutoDAN:
         return all(c.allows(text) for c in self.constraints)
 
     def _demand(self, texts: Sequence[str], num_steps: int) -> Float[Tensor, " c"]:
-        """Return the penalty of unmet demands, growing with the steps so that they are met before the end."""
+        """Return the penalty of unmet demands; it grows, so that they are met before the end."""
         missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
         return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
 
@@ -170,10 +204,16 @@ class AutoDAN:
         tokenizer = state.classes.tokenizer
         known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
         rows, tokens, texts = [], [], []
-        for i, (text, ids) in enumerate(zip(step.beams.texts, step.beams.token_ids.to_lists(), strict=True)):
+        for i, (text, ids) in enumerate(
+            zip(step.beams.texts, step.beams.token_ids.to_lists(), strict=True)
+        ):
             for wanted in (w for c in self.constraints for w in c.wanted(text)):
                 whole = tokenizer.encode(text + wanted)
-                if whole[: len(ids)] != ids or len(whole) == len(ids) or (i, whole[len(ids)]) in known:
+                if (
+                    whole[: len(ids)] != ids
+                    or len(whole) == len(ids)
+                    or (i, whole[len(ids)]) in known
+                ):
                     continue
                 grown = tokenizer.decode(whole[: len(ids) + 1])
                 if tokenizer.encode(grown) == whole[: len(ids) + 1]:
@@ -185,9 +225,12 @@ class AutoDAN:
         index, token = torch.tensor(rows), torch.tensor(tokens)
         nll = -step.log_probs[index, token].cpu()
         return Candidates(
-            torch.cat([candidates.rows, index]), torch.cat([candidates.tokens, token]),
-            torch.cat([candidates.nll, nll]), torch.cat([candidates.predicted, nll]), (*candidates.texts, *texts),
-        )  # fmt: skip
+            torch.cat([candidates.rows, index]),
+            torch.cat([candidates.tokens, token]),
+            torch.cat([candidates.nll, nll]),
+            torch.cat([candidates.predicted, nll]),
+            (*candidates.texts, *texts),
+        )
 
 
 @final
@@ -259,7 +302,8 @@ class AutoDANState:
         histories: Best after each step, of each problem.
         left: Beams of problems that are settled: problem, loss, text.
         num_steps: Tokens appended so far.
-        fast_path: Candidates whose secondary ids came from the retokenisation table (mean over the terms).
+        fast_path: Candidates whose secondary ids came from the retokenisation table (mean over the
+            terms).
         num_scored: Candidates scored exactly.
     """
 
@@ -305,7 +349,7 @@ def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]
 def _exact_losses(
     bound: BoundObjective, beams: Beams, candidates: Candidates
 ) -> tuple[Float[Tensor, " c"], Mapping[str, Float[Tensor, " c"]], float]:
-    """Return total loss (end not counted), loss by term, and the share of ids that came from tables."""
+    """Return total loss without the end, loss by term, and the share of ids from tables."""
     fluency = bound.objective.fluency
     rows = candidates.rows
     mean = (beams.nll_sum[rows] + candidates.nll.double()) / (beams.num_chosen[rows] + 1)
@@ -321,7 +365,10 @@ def _exact_losses(
 
 
 def _log(
-    state: AutoDANState, grown: Beams, pools: tuple[Pool, ...], candidates: Candidates, problems: Int[Tensor, " c"]
+    state: AutoDANState,
+    grown: Beams,
+    pools: tuple[Pool, ...],
+    problems: Int[Tensor, " c"],
 ) -> tuple[tuple[HistoryEntry, ...], ...]:
     """Return the histories with an entry for each problem that was extended."""
     histories = list(state.histories)
@@ -330,10 +377,11 @@ def _log(
         problem = int(grown.problems[i])
         pooled = pools[problem][0].loss if pools[problem] else None
         entry = HistoryEntry(
-            state.num_steps + 1, grown.texts[i], float(grown.losses[i]), pooled, int((problems == problem).sum())
+            state.num_steps + 1,
+            grown.texts[i],
+            float(grown.losses[i]),
+            pooled,
+            int((problems == problem).sum()),
         )
         histories[problem] = (*histories[problem], entry)
     return tuple(histories)
-
-
-OnStep = Callable[[AutoDANState], None]

@@ -1,6 +1,7 @@
-"""What a search carries from step to step: beams with their ids, never texts alone, and candidates as tensors.
+"""What a search carries from step to step: beams with their ids, and candidates as tensors.
 
-Ids are carried, never recovered from embeddings. Nothing here calls a model. Read next: `fuseprompt.search.candidates`.
+Ids are carried, never recovered from embeddings. Nothing here calls a model. Read next:
+`fuseprompt.search.candidates`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ class Beams:
         problems: Problem of each beam, shape (n,).
         token_ids: Primary ids, prefix included.
         num_given: Tokens of the prefix, shape (n,).
-        nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,), float64.
+        nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,),
+            float64.
         texts: The text of each beam.
         losses: Exact total loss without the end event, shape (n,); infinite before the first token.
     """
@@ -48,9 +50,13 @@ class Beams:
         """Return the chosen beams."""
         index = torch.tensor(list(rows), dtype=torch.long)
         return Beams(
-            self.problems[index], self.token_ids[index], self.num_given[index], self.nll_sum[index],
-            tuple(self.texts[i] for i in rows), self.losses[index],
-        )  # fmt: skip
+            self.problems[index],
+            self.token_ids[index],
+            self.num_given[index],
+            self.nll_sum[index],
+            tuple(self.texts[i] for i in rows),
+            self.losses[index],
+        )
 
 
 @final
@@ -77,7 +83,9 @@ class Candidates:
         return len(self.texts)
 
 
-def extend(beams: Beams, candidates: Candidates, chosen: Int[Tensor, " k"], losses: Float[Tensor, " c"]) -> Beams:
+def extend(
+    beams: Beams, candidates: Candidates, chosen: Int[Tensor, " k"], losses: Float[Tensor, " c"]
+) -> Beams:
     """Return the beams that `chosen` candidates become.
 
     Args:
@@ -92,7 +100,9 @@ def extend(beams: Beams, candidates: Candidates, chosen: Int[Tensor, " k"], loss
     ids[torch.arange(len(rows)), old.lengths] = candidates.tokens[chosen]
     return Beams(
         problems=beams.problems[rows],
-        token_ids=PaddedIds(ids[:, : int(old.lengths.max()) + 1] if len(rows) else ids, old.lengths + 1),
+        token_ids=PaddedIds(
+            ids[:, : int(old.lengths.max()) + 1] if len(rows) else ids, old.lengths + 1
+        ),
         num_given=beams.num_given[rows],
         nll_sum=beams.nll_sum[rows] + candidates.nll[chosen].double(),
         texts=tuple(candidates.texts[i] for i in chosen.tolist()),

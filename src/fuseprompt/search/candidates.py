@@ -1,8 +1,8 @@
 """Which tokens may be appended, and which of the best survive the round trip decode -> encode.
 
-`TokenClasses` sorts the primary's vocabulary once. `choose` takes the best-scored tokens of each beam whose text
-encodes back to exactly their ids: the text is the result, so a candidate that the tokenizer would read differently is
-no candidate. Read next: `fuseprompt.search.proposers`.
+`TokenClasses` sorts the primary's vocabulary once. `choose` takes the best-scored tokens of each
+beam whose text encodes back to exactly their ids: the text is the result, so a candidate that the
+tokenizer would read differently is no candidate. Read next: `fuseprompt.search.proposers`.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,8 @@ class TokenClasses:
 
     Attributes:
         tokenizer: The primary's tokenizer.
-        vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never proposed.
+        vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never
+            proposed.
     """
 
     tokenizer: Tokenizer
@@ -49,15 +50,20 @@ class TokenClasses:
 
     @cached_property
     def continuations(self) -> Bool[Tensor, " v"]:
-        """Tokens that lengthen the last word: printable ASCII without a blank, sentence ends excluded."""
+        """Tokens that lengthen the last word: printable ASCII, no blank, no sentence end."""
         return torch.tensor(
-            [bool(t) and " " not in t and t.isascii() and t.isprintable() and not _ends(t) for t in self._texts]
+            [
+                bool(t) and " " not in t and t.isascii() and t.isprintable() and not _ends(t)
+                for t in self._texts
+            ]
         )
 
     @cached_property
     def ends(self) -> Int[Tensor, " e"]:
         """Tokens that finish a sentence."""
-        return torch.tensor([i for i, t in enumerate(self._texts) if t in SENTENCE_ENDS], dtype=torch.long)
+        return torch.tensor(
+            [i for i, t in enumerate(self._texts) if t in SENTENCE_ENDS], dtype=torch.long
+        )
 
 
 def _ends(text: str) -> bool:
@@ -74,7 +80,7 @@ def choose(
     width: int,
     allows: Callable[[str], bool],
 ) -> Candidates:
-    """Take, for each beam, the `width` tokens with the lowest scores whose text survives the round trip.
+    """Take, for each beam, the `width` best-scored tokens whose text survives the round trip.
 
     Args:
         beams: The beams.

@@ -1,4 +1,8 @@
-"""What a text must or must not say. Constraints are objects in a list; a user adds one with three methods."""
+"""What a text must or must not say.
+
+Constraints are objects in a list; a user adds one with three methods. Nothing here knows tokens or
+losses. Read next: `fuseprompt.search.autodan`.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -40,7 +44,9 @@ class Forbid:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(rf"(?<!\w){re.escape(w)}(?!\w)" for w in self.words), flags=re.IGNORECASE)
+        return re.compile(
+            "|".join(rf"(?<!\w){re.escape(w)}(?!\w)" for w in self.words), flags=re.IGNORECASE
+        )
 
     def allows(self, text: str) -> bool:
         """Return whether none of the words is in the text."""
@@ -75,12 +81,15 @@ class Require:
         return sum(not _has_word(text, w) for w in self.words)
 
     def wanted(self, text: str) -> list[str]:
-        """Return the missing words, with a blank in front, or what is left of one that the text ends with the start of."""
+        """Return the missing words, blank first, or the rest of one whose start ends the text."""
         wanted = []
         for word in self.words:
             if _has_word(text, word):
                 continue
             full = " " + word
-            overlap = next((n for n in range(len(full) - 1, 1, -1) if text.lower().endswith(full[:n].lower())), 0)
+            overlap = next(
+                (n for n in range(len(full) - 1, 1, -1) if text.lower().endswith(full[:n].lower())),
+                0,
+            )
             wanted.append(full[overlap:])
         return wanted

@@ -1,7 +1,8 @@
 """The one verb: `minimize` an objective over problems with a method.
 
-Problems are worked through in groups, so memory does not grow with their number; results come in order, and every
-reported loss is computed again from the text alone. Read next: `fuseprompt.tasks.caption`.
+Problems are worked through in groups, so memory does not grow with their number; results come in
+order, and every reported loss is computed again from the text alone. Read next:
+`fuseprompt.tasks.caption`.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import PurePath
 from typing import Any, final
 
 import torch
@@ -132,9 +134,17 @@ def minimize(
     elif isinstance(problems, Problem):
         problems = [problems]
     elif targets:
-        raise ProblemError(f"Pass problems or keyword targets, not both; got keywords {sorted(targets)}.")
+        raise ProblemError(
+            f"Pass problems or keyword targets, not both; got keywords {sorted(targets)}."
+        )
     results = iterate(
-        objective, method, problems, seed=seed, group_size=group_size, time_limit=time_limit, on_step=on_step
+        objective,
+        method,
+        problems,
+        seed=seed,
+        group_size=group_size,
+        time_limit=time_limit,
+        on_step=on_step,
     )
     return list(results)
 
@@ -156,11 +166,21 @@ def iterate(
     """
     ids = [p.id for p in problems]
     if len(set(ids)) < len(ids):
-        raise ProblemError(f"Problems need distinct ids; repeated: {sorted({i for i in ids if ids.count(i) > 1})}.")
+        raise ProblemError(
+            f"Problems need distinct ids; repeated: {sorted({i for i in ids if ids.count(i) > 1})}."
+        )
     if group_size < 1:
         raise ProblemError(f"group_size must be at least 1, was: {group_size}.")
     for start in range(0, len(problems), group_size):
-        yield from _search_group(objective, method, problems[start : start + group_size], seed, group_size, time_limit, on_step)
+        yield from _search_group(
+            objective,
+            method,
+            problems[start : start + group_size],
+            seed,
+            group_size,
+            time_limit,
+            on_step,
+        )
 
 
 def _search_group(
@@ -178,8 +198,8 @@ def _search_group(
     while not method.is_done(state):
         state = method.step(state)
         if on_step is not None:
-            texts = tuple(found.texts[0] for found in method.finish(state))
-            on_step(Progress(state.num_steps, method.steps, texts))
+            so_far = tuple(f.texts[0] for f in method.finish(state))
+            on_step(Progress(state.num_steps, method.steps, so_far))
         if time_limit is not None and time.monotonic() - started > time_limit:
             break
     found = method.finish(state)
@@ -189,37 +209,73 @@ def _search_group(
     evaluations = iter(bound.evaluate(texts, index))
     seconds = (time.monotonic() - started) / len(problems)
     settings = {
-        **describe(method), "weights": objective.weights, "group_size": group_size, "time_limit": time_limit,
+        **describe(method),
+        "weights": objective.weights,
+        "group_size": group_size,
+        "time_limit": time_limit,
         "threads": torch.get_num_threads(),
-        "models": {objective.fluency.name: objective.primary.name, **{t.name: t.model.name for t in objective.terms}},
-    }  # fmt: skip
+        "models": {
+            objective.fluency.name: objective.primary.name,
+            **{t.name: t.model.name for t in objective.terms},
+        },
+    }
     share = state.fast_path / state.num_scored if state.num_scored else 1.0
     for problem, outcome in zip(problems, found, strict=True):
         scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
         best, *others = sorted(scored, key=lambda s: (s.loss, s.text))
         yield Result(
-            problem=problem, text=best.text, loss=best.loss, terms=best.terms, token_ids=best.token_ids,
+            problem=problem,
+            text=best.text,
+            loss=best.loss,
+            terms=best.terms,
+            token_ids=best.token_ids,
             tokens=best.tokens,
-            finished=outcome.finished, alternatives=tuple(others), history=outcome.history, seed=seed,
-            settings=settings, versions=versions(), fast_path=share, seconds=seconds,
-        )  # fmt: skip
+            finished=outcome.finished,
+            alternatives=tuple(others),
+            history=outcome.history,
+            seed=seed,
+            settings=settings,
+            versions=versions(),
+            fast_path=share,
+            seconds=seconds,
+        )
 
 
 def _alternative(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Alternative:
     ids = tuple(tokenizer.encode(text))
-    return Alternative(text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids))
+    return Alternative(
+        text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids)
+    )
 
 
 def describe(setting: Any) -> Any:
-    """Return a setting as plain JSON values: dataclasses become their fields and the name of their class."""
+    """Return a setting as plain JSON values.
+
+    Dataclasses become the name of their class and their fields; fields left out of `repr`, such as
+    callbacks, are no part of a setting.
+
+    Args:
+        setting: A setting, or a value inside one.
+
+    Returns:
+        Dictionaries, lists, strings, numbers, booleans and `None`.
+    """
     if dataclasses.is_dataclass(setting) and not isinstance(setting, type):
-        fields = {f.name: describe(getattr(setting, f.name)) for f in dataclasses.fields(setting) if f.init}
+        fields = {
+            f.name: describe(getattr(setting, f.name))
+            for f in dataclasses.fields(setting)
+            if f.init and f.repr
+        }
         return {"class": type(setting).__name__, **fields}
     if isinstance(setting, list | tuple):
         return [describe(item) for item in setting]
+    if isinstance(setting, PurePath):
+        return str(setting)
     if isinstance(setting, Mapping):
         return {str(k): describe(v) for k, v in setting.items()}
-    return setting if isinstance(setting, str | int | float | bool | None) else type(setting).__name__
+    return (
+        setting if isinstance(setting, str | int | float | bool | None) else type(setting).__name__
+    )
 
 
 def versions() -> dict[str, str]:
@@ -233,4 +289,3 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "unknown"
-

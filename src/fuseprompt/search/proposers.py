@@ -1,8 +1,8 @@
 """Who proposes the tokens that are evaluated exactly.
 
-A `Proposer` sees beams and answers with candidates; after each exact round it is told their losses. A *proposal
-setting* (`LanguageModelProposer`, `TransferProposer`) is a frozen dataclass whose `start` gives the proposer of one
-search. Read next: `fuseprompt.search.autodan`.
+A `Proposer` sees beams and answers with candidates; after each exact round it is told their losses.
+A *proposal setting* (`LanguageModelProposer`, `TransferProposer`) is a frozen dataclass whose
+`start` gives the proposer of one search. Read next: `fuseprompt.search.autodan`.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,9 @@ class Proposer(Protocol):
         """Return candidates for all beams."""
         ...
 
-    def observe(self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]) -> None:
+    def observe(
+        self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
+    ) -> None:
         """Learn the exact loss of each term for candidates."""
         ...
 
@@ -63,9 +65,9 @@ class ProposalSetting(Protocol):
 class TransferProposer:
     """The language model's log-probabilities plus what a transfer predicts for the other terms.
 
-    The score of a token is the total loss expected after it: its exact share of fluency, plus weight times predicted
-    loss of each term. All new-word tokens are scored; of the tokens that lengthen the last word, the language model's
-    best `num_continuations`.
+    The score of a token is the total loss expected after it: its exact share of fluency, plus
+    weight times predicted loss of each term. All new-word tokens are scored; of the tokens that
+    lengthen the last word, the language model's best `num_continuations`.
 
     Attributes:
         transfer: How a term's information reaches the tokens.
@@ -85,11 +87,15 @@ class TransferProposer:
     def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
         """Return the proposer of one search."""
         primary = bound.objective.primary
-        scorers = {t.name: self.transfer.bind(primary, t.table, t) for t in bound.terms if t.weight > 0}
-        return _TransferProposing(bound, classes, scorers, self.search_width, self.num_continuations)
+        scorers = {
+            t.name: self.transfer.bind(primary, t.table, t) for t in bound.terms if t.weight > 0
+        }
+        return _TransferProposing(
+            bound, classes, scorers, self.search_width, self.num_continuations
+        )
 
 
-def LanguageModelProposer(search_width: int = 64) -> TransferProposer:  # noqa: N802  (stands for a setting's class)
+def LanguageModelProposer(search_width: int = 64) -> TransferProposer:  # noqa: N802 - a setting
     """Return the proposer without gradient: the language model's own best tokens."""
     return TransferProposer(NoTransfer(), search_width=search_width, num_continuations=search_width)
 
@@ -123,18 +129,29 @@ class _TransferProposing:
             if term.name in self.scorers:
                 scorer = self.scorers[term.name]
                 scores[:, words] += term.weight * scorer.new_words(slots, words).cpu()
-                lengthened = lengthened + term.weight * scorer.continuations(slots, top.indices).cpu()
-        lengthened = torch.where(torch.isfinite(top.values), lengthened, torch.full_like(lengthened, float("inf")))
+                lengthened = (
+                    lengthened + term.weight * scorer.continuations(slots, top.indices).cpu()
+                )
+        lengthened = torch.where(
+            torch.isfinite(top.values), lengthened, torch.full_like(lengthened, float("inf"))
+        )
         scores.scatter_(1, top.indices, torch.minimum(lengthened, scores.gather(1, top.indices)))
-        return choose(beams, scores, log_probs, self.classes, width=self.search_width, allows=step.allows)
+        return choose(
+            beams, scores, log_probs, self.classes, width=self.search_width, allows=step.allows
+        )
 
-    def observe(self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]) -> None:
+    def observe(
+        self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
+    ) -> None:
         """Learn nothing: this proposer is the same at every step."""
 
 
 def _may_continue(beams: Beams, classes: TokenClasses) -> Bool[Tensor, "n v"]:
-    """Return which tokens may lengthen each beam's last word: none while that word is the prefix's."""
+    """Return which tokens may lengthen each beam's last word: none while it is the prefix's."""
     started = torch.tensor(
-        [bool(n) or not text for n, text in zip(beams.num_chosen.tolist(), beams.texts, strict=True)]
+        [
+            bool(n) or not text
+            for n, text in zip(beams.num_chosen.tolist(), beams.texts, strict=True)
+        ]
     )
     return classes.continuations[None] & started[:, None]

@@ -1,7 +1,7 @@
-"""Which candidates live on: the best few of each problem, the best one, or the best of all that were ever open.
+"""Which candidates live on: the best few of each problem.
 
-Strategies see losses and problems only. Ties within 1e-5 are broken by text order, so a result does not hang on the
-last bit of a matrix product.
+Strategies see losses and problems only. Ties within 1e-5 are broken by token id, so a result does
+not hang on the last bit of a matrix product. Read next: `fuseprompt.search.constraints`.
 """
 
 from dataclasses import dataclass
@@ -50,9 +50,12 @@ class BeamSearch:
 
 
 def select_best(
-    losses: Float[Tensor, " c"], problems: Int[Tensor, " c"], tokens: Int[Tensor, " c"], num_best: int
+    losses: Float[Tensor, " c"],
+    problems: Int[Tensor, " c"],
+    tokens: Int[Tensor, " c"],
+    num_best: int,
 ) -> Int[Tensor, " k"]:
-    """Return the `num_best` candidates with the lowest loss of each problem; ties within `TIE` by token id."""
+    """Return the `num_best` best candidates of each problem; ties within `TIE` by token id."""
     rounded = torch.round(losses.double() / TIE).tolist()
     keys = list(zip(problems.tolist(), rounded, tokens.tolist(), range(len(rounded)), strict=True))
     chosen: list[int] = []

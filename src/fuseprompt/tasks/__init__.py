@@ -1,1 +1,1 @@
-
+"""What the package is used for, one module per task."""

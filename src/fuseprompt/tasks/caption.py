@@ -1,7 +1,7 @@
 """Zero-shot image captions: the text that language model, image-text model and classifier agree on.
 
-`caption` takes paths and yields a `Caption` for each picture, or a `Failure` for a file that cannot be read, as they
-finish. Nothing is trained. Read next: `fuseprompt.cli.caption`.
+`caption` takes paths and yields a `Caption` for each picture, or a `Failure` for a file that cannot
+be read, as they finish. Nothing is trained. Read next: `fuseprompt.cli.caption`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,8 @@ from fuseprompt.transfer.combined import SumTransfer
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
 
-#: Weight of each term; image and sentiment tuned on pictures that are no examples (docs/decisions.md).
+#: Weight of each term; image and sentiment tuned on pictures that are no examples
+#: (docs/decisions.md).
 WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 20.0, "sentiment": 2.0}
 
 
@@ -71,12 +72,15 @@ class CaptionSettings:
         """Return the objective of these settings.
 
         Raises:
-            ProblemError: If a weight names no term, or a sentiment is asked for without a classifier.
+            ProblemError: If a weight names no term, or a sentiment is asked for without a
+                classifier.
         """
         names = [n for n in WEIGHTS if n != "sentiment" or self.sentiment is not None]
         unknown = sorted(set(self.weights) - set(names))
         if unknown:
-            raise ProblemError(f"No term {unknown} to weigh here; the terms of this caption are {names}.")
+            raise ProblemError(
+                f"No term {unknown} to weigh here; the terms of this caption are {names}."
+            )
         weights = {**WEIGHTS, **self.weights}
         terms: list[Any] = [
             Fluency(models.lm, weight=weights["fluency"]),
@@ -152,8 +156,8 @@ def caption(
         on_step: Called after each step of the search.
 
     Returns:
-        An iterator over one `Caption`, or `Failure` for a file that cannot be read, per image; with `num_captions`
-        above one, up to that many captions per image, best first.
+        An iterator over one `Caption`, or `Failure` for a file that cannot be read, per image; with
+        `num_captions` above one, up to that many captions per image, best first.
 
     Raises:
         ImageError: If a folder has no images.
@@ -178,7 +182,9 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files: list[str] = []
     for path in given:
-        files.extend(str(f) for f in list_images(path)) if Path(path).is_dir() else files.append(str(path))
+        files.extend(str(f) for f in list_images(path)) if Path(path).is_dir() else files.append(
+            str(path)
+        )
     return files
 
 
@@ -199,9 +205,14 @@ def _caption_groups(
             if not isinstance(image, Failure)
         ]
         results = iterate(
-            objective, method, problems, seed=settings.seed, group_size=settings.group_size,
-            time_limit=settings.time_limit, on_step=on_step,
-        )  # fmt: skip
+            objective,
+            method,
+            problems,
+            seed=settings.seed,
+            group_size=settings.group_size,
+            time_limit=settings.time_limit,
+            on_step=on_step,
+        )
         for file, image in zip(group, opened, strict=True):
             if isinstance(image, Failure):
                 yield image
@@ -217,7 +228,13 @@ def _try_open(file: str) -> Image.Image | Failure:
 
 
 def _captions_of(file: str, result: Result, settings: CaptionSettings) -> Iterator[Caption]:
-    best = [result, *(replace(result, **{f.name: getattr(a, f.name) for f in fields(a)}) for a in result.alternatives)]
+    best = [
+        result,
+        *(
+            replace(result, **{f.name: getattr(a, f.name) for f in fields(a)})
+            for a in result.alternatives
+        ),
+    ]
     for one in best[: settings.num_captions]:
         yield Caption(file, _without_prefix(one.text, settings.prefix), one.text, one)
 

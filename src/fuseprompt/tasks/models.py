@@ -1,16 +1,21 @@
-"""Which models a caption is made with: the offline set, the paper's, or a file of the user's."""
+"""Which models a caption is made with: the offline set, the paper's, or a file of the user's.
+
+It loads models but knows nothing of a search. Read next: `fuseprompt.tasks.caption`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import torch
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
-from fuseprompt.models.hub import Model, load
+from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
+
+_M = TypeVar("_M")
 
 
 @final
@@ -34,7 +39,9 @@ OFFLINE: Final = ModelIds("offline:lm", "offline:image-text", "offline:sentiment
 
 #: Williams & Kolter (2024), section 4.2.
 PAPER: Final = ModelIds(
-    "gpt2-medium", "openai/clip-vit-base-patch32", "cardiffnlp/twitter-roberta-base-sentiment-latest"
+    "gpt2-medium",
+    "openai/clip-vit-base-patch32",
+    "cardiffnlp/twitter-roberta-base-sentiment-latest",
 )
 
 
@@ -55,7 +62,14 @@ class CaptionModels:
 
 
 def model_ids(choice: str) -> ModelIds:
-    """Return the ids behind "offline", "paper" or a YAML file with the keys lm, image_text, sentiment.
+    """Return the ids behind "offline", "paper" or the name of a YAML file.
+
+    Args:
+        choice: One of the two words, or a file with the keys lm, image_text and sentiment (which
+            may be left out); each value is what `load` takes.
+
+    Returns:
+        The ids.
 
     Raises:
         ModelError: If the choice is none of these, or the file lacks a key or has an unknown one.
@@ -66,38 +80,56 @@ def model_ids(choice: str) -> ModelIds:
         return PAPER
     file = Path(choice)
     if not file.is_file():
-        raise ModelError(f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file.")
-    import yaml
+        raise ModelError(
+            f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file."
+        )
+    import yaml  # type: ignore[import-untyped, unused-ignore]
 
     try:
-        read = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ModelError(f"{choice}: not a YAML file ({str(error).splitlines()[0]}).") from None
     known = set(ModelIds.__dataclass_fields__)
-    keys = set(read) if isinstance(read, dict) else set()
+    keys = {str(key) for key in read} if isinstance(read, dict) else set()
     if not {"lm", "image_text"} <= keys <= known:
-        raise ModelError(f"{choice}: expected the keys {sorted(known)} (sentiment may be left out), got {sorted(keys)}.")
+        raise ModelError(
+            f"{choice}: expected the keys {sorted(known)} (sentiment may be left out), got "
+            f"{sorted(keys)}."
+        )
     return ModelIds(**{"sentiment": OFFLINE.sentiment, **{k: str(v) for k, v in read.items()}})
 
 
 def load_models(
-    ids: ModelIds, *, with_sentiment: bool = False, device: str | torch.device = "auto", local_only: bool = False
+    ids: ModelIds,
+    *,
+    with_sentiment: bool = False,
+    device: str | torch.device = "auto",
+    local_only: bool = False,
 ) -> CaptionModels:
     """Load the models of a caption.
+
+    Args:
+        ids: What `load` takes, for each model.
+        with_sentiment: Whether to load the classifier too.
+        device: "auto" (a GPU if there is one), or a torch device.
+        local_only: Never ask the Hub, only its local cache.
+
+    Returns:
+        The models.
 
     Raises:
         ModelError: If an id stands for a model of another kind.
     """
-    lm, image_text = (load(i, device=device, local_only=local_only) for i in (ids.lm, ids.image_text))
-    sentiment = load(ids.sentiment, device=device, local_only=local_only) if with_sentiment else None
-    if not isinstance(lm, CausalLM):
-        raise _wrong_kind(ids.lm, lm, "a causal language model")
-    if not isinstance(image_text, ImageTextModel):
-        raise _wrong_kind(ids.image_text, image_text, "an image-text model")
-    if sentiment is not None and not isinstance(sentiment, Classifier):
-        raise _wrong_kind(ids.sentiment, sentiment, "a sequence classifier")
+
+    def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:
+        model = load(model_id, device=device, local_only=local_only)
+        if not isinstance(model, kind):
+            raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
+        return model
+
+    lm = load_one(ids.lm, CausalLM, "a causal language model")
+    image_text: ImageTextModel = load_one(ids.image_text, ImageTextModel, "an image-text model")  # type: ignore[type-abstract]
+    sentiment = (
+        load_one(ids.sentiment, Classifier, "a sequence classifier") if with_sentiment else None
+    )
     return CaptionModels(lm, image_text, sentiment)
-
-
-def _wrong_kind(model_id: str, model: Model, wanted: str) -> ModelError:
-    return ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
