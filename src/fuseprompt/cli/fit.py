@@ -99,7 +99,7 @@ def _read_words(file: Path | None, corpus: str | None) -> Mapping[str, float]:
     if file is not None:
         try:
             with file.open(encoding="utf-8") as lines:
-                return count_words(lines)
+                return _as_floats(count_words(lines))
         except (OSError, UnicodeDecodeError) as error:
             raise FuseError(
                 f"{file} cannot be read as text ({error}). Pass a UTF-8 text file."
@@ -114,7 +114,12 @@ def _read_words(file: Path | None, corpus: str | None) -> Mapping[str, float]:
             "--words FILE, or neither."
         ) from None
     rows = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1", split="train")
-    return count_words(row["text"] for row in rows)
+    return _as_floats(count_words(row["text"] for row in rows))
+
+
+def _as_floats(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return counts as weights."""
+    return {word: float(count) for word, count in counts.items()}
 
 
 class _open_bar:  # noqa: N801 - read as a function

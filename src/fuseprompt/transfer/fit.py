@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
@@ -25,7 +27,7 @@ from fuseprompt.errors import FuseError
 from fuseprompt.models.base import HasVocabulary
 from fuseprompt.tensor.inverse import GramSum
 from fuseprompt.tensor.product import t_product
-from fuseprompt.text.words import default_words, in_running_text
+from fuseprompt.text.words import default_words
 from fuseprompt.transfer.gram import (
     NO_TOKEN,
     Case,
@@ -139,13 +141,9 @@ class AdapterFitter:
     @property
     def fingerprint(self) -> dict[str, str]:
         """Hashes of all that the table of the words so far depends on."""
-        words = json.dumps(sorted(self._words.items()), ensure_ascii=False)
-        settings = json.dumps(asdict(self._settings), sort_keys=True)
-        return {
-            **fingerprint_models(self._primary, self._secondary),
-            "words": hashlib.sha256(words.encode()).hexdigest(),
-            "settings": hashlib.sha256(f"{FORMAT_VERSION} {settings}".encode()).hexdigest(),
-        }
+        return fingerprint_fit(
+            self._primary, self._secondary, words=self._words, settings=self._settings
+        )
 
     @property
     def table(self) -> JacobianTable:
@@ -155,13 +153,15 @@ class AdapterFitter:
             FuseError: If no case has enough words.
         """
         fit = self._fit_shared if self._equal_tokenizers else self._fit_cases
-        jacobians, reports, left_out = fit()
+        with ThreadPoolExecutor(1) as pool:  # hashing leaves the interpreter free
+            fingerprint = pool.submit(lambda: self.fingerprint)
+            jacobians, reports, left_out = fit()
         return JacobianTable(
             jacobians,
             reports,
             self._settings.max_tokens,
             left_out,
-            self.fingerprint,
+            fingerprint.result(),
             asdict(self._settings),
             self._settings.rank,
         )
@@ -172,14 +172,9 @@ class AdapterFitter:
 
     def _encode(self, words: list[str]) -> None:
         """Encode words in running text and sort them into cases."""
-        texts = [in_running_text(word) for word in words]
         settings = self._settings
-        with ThreadPoolExecutor(2) as pool:  # the tokenizers leave the interpreter free
-            batches = [
-                pool.submit(model.tokenizer.encode_batch, texts)
-                for model in (self._primary, self._secondary)
-            ]
-        ours, theirs = (batch.result() for batch in batches)
+        ours = self._primary.tokenizer.encode_words(words)
+        theirs = self._secondary.tokenizer.encode_words(words)
         special, special_theirs = (
             self._primary.tokenizer.special_ids,
             self._secondary.tokenizer.special_ids,
@@ -294,6 +289,33 @@ class AdapterFitter:
         return {SHARED: jacobian}, {SHARED: report}, {}
 
 
+def fingerprint_fit(
+    primary: HasVocabulary,
+    secondary: HasVocabulary,
+    *,
+    words: Mapping[str, float],
+    settings: FitSettings,
+) -> dict[str, str]:
+    """Return hashes of all that a table depends on, without fitting it.
+
+    Args:
+        primary: The model whose tokens are chosen.
+        secondary: The other model.
+        words: Words and their weights; their order does not matter.
+        settings: Settings of the fit.
+
+    Returns:
+        One hash per part, by name, as `JacobianTable.load` compares them.
+    """
+    listed = json.dumps(sorted(words.items()), ensure_ascii=False)
+    values = json.dumps(asdict(settings), sort_keys=True)
+    return {
+        **fingerprint_models(primary, secondary),
+        "words": hashlib.sha256(listed.encode()).hexdigest(),
+        "settings": hashlib.sha256(f"{FORMAT_VERSION} {values}".encode()).hexdigest(),
+    }
+
+
 def fit_adapter(
     primary: HasVocabulary,
     secondary: HasVocabulary,
@@ -356,8 +378,13 @@ def _quality(
 
 def _pad(rows: list[list[int]]) -> Int[Tensor, "w k"]:
     """Pad lists of ids to the longest."""
-    longest = max(map(len, rows))
-    return torch.tensor([row + [NO_TOKEN] * (longest - len(row)) for row in rows])
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    padded = np.full((len(rows), lengths.max()), NO_TOKEN, dtype=np.int64)
+    # Lists of lists become tensors an order of magnitude faster by way of one flat array.
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.fromiter(
+        chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())
+    )
+    return torch.from_numpy(padded)
 
 
 def _floating(vocabulary: Tensor) -> Tensor:

@@ -1,0 +1,66 @@
+"""`fuseprompt fit`: what it prints, what it writes, what it refuses."""
+
+import json
+
+import pytest
+import torch
+
+from fuseprompt.cli.fit import fit
+from fuseprompt.errors import FuseError
+from fuseprompt.models import hub
+from fuseprompt.transfer.table import JacobianTable, fingerprint_models
+from tests.transfer.tiny import made_up_words, tiny_pair
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Let `load` return tiny models for the names "a" and "b"."""
+    pair = dict(zip("ab", tiny_pair(torch.float32), strict=True))
+    monkeypatch.setattr(hub, "load", lambda name, **_: pair[name])
+    return pair
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Return a text file; its first words occur twice."""
+    file = tmp_path / "some words.txt"
+    listed = made_up_words(900)
+    file.write_text(" ".join(listed) + "\n" + " ".join(listed[:50]), encoding="utf-8")
+    return file
+
+
+def test_json_has_one_line_per_case(models, words, tmp_path, capsys):
+    assert fit("a", "b", out=tmp_path / "out", words=words, json=True) == 0
+    output = capsys.readouterr()
+    lines = [json.loads(line) for line in output.out.splitlines()]
+    assert {"primary_tokens", "secondary_tokens", "words", "r2", "cosine", "seconds"} <= set(
+        lines[0]
+    )
+    table = JacobianTable.load(tmp_path / "out", fingerprint_models(models["a"], models["b"]))
+    assert [(x["primary_tokens"], x["secondary_tokens"]) for x in lines] == list(table.jacobians)
+    assert output.err == ""
+
+
+def test_readable_table_and_weights(models, words, tmp_path, capsys):
+    assert fit("a", "b", out=tmp_path / "one", words=words, by_pairs=False) == 0
+    output = capsys.readouterr()
+    assert "* -> 2" in output.out
+    assert "words left out: more tokens than max_tokens" in output.out
+    assert f"Written to {tmp_path / 'one'}" in output.err
+    fit("a", "b", out=tmp_path / "two", words=words, by_pairs=False, frequency_weights=True)
+    hashes = [
+        json.loads((tmp_path / n / "table.json").read_text())["content"] for n in ("one", "two")
+    ]
+    assert hashes[0] != hashes[1]
+    fit("a", "b", out=tmp_path / "two", words=words, quiet=True)
+
+
+def test_bad_input_is_named(models, words, tmp_path):
+    with pytest.raises(FuseError, match="both --words and --corpus"):
+        fit("a", "b", out=tmp_path, words=words, corpus="wikitext")
+    with pytest.raises(FuseError, match=r"missing\.txt cannot be read"):
+        fit("a", "b", out=tmp_path, words=tmp_path / "missing.txt")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FuseError, match="cannot be read as text"):
+        fit("a", "b", out=tmp_path, words=binary)
