@@ -22,7 +22,7 @@ def vocabularies(tmp_path, monkeypatch):
 
 def test_both_sides_run_on_the_same_words_in_processes_of_their_own(vocabularies, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    result = bench.bench_fit(words_per_case=32, num_words=800)
+    result = bench.bench_fit(words_per_case=32, num_words=6000)
     line = json.loads(bench.as_json(result))
     assert set(line) == {
         "published_s",

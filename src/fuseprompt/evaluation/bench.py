@@ -195,10 +195,10 @@ def _run_arm(arm: Arm, words_per_case: int, num_words: int | None) -> dict[str, 
         env=os.environ | {"PYTHONPATH": search_path},
     )
     if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise FuseError(
-            f"The {arm} side of the benchmark ended with exit code {done.returncode}: "
-            f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}. It needs about 8 GB of "
-            "memory."
+            f"The {arm} side of the benchmark ended with exit code {done.returncode}: {reason} "
+            "If it was killed, free some memory: the published side needs 8 GB."
         )
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
