@@ -1,4 +1,4 @@
-"""fuseprompt optimises one text against several models at once, whatever tokens each of them cuts it into.
+"""fuseprompt optimises one text against several models at once, whatever tokens each cuts it into.
 
 Names are imported when first used, so that `import fuseprompt` stays cheap.
 """
@@ -54,7 +54,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fuseprompt.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'fuseprompt' has no attribute {name!r}; its names are {', '.join(__all__)}.")
+    raise AttributeError(
+        f"module 'fuseprompt' has no attribute {name!r}; its names are {', '.join(__all__)}."
+    )
 
 
 def __dir__() -> list[str]:

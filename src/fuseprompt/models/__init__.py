@@ -1,1 +1,4 @@
+"""Models of all families behind a few protocols.
 
+Read next: `fuseprompt.models.base`.
+"""

@@ -1,8 +1,8 @@
-"""What the rest of the package sees of a model: three protocols, and the hook through which gradients enter.
+"""What the rest of the package sees of a model: protocols, and the hook where gradients enter.
 
-`CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that a transfer sees of a
-term. No family of models is named here; `causal_lm`, `encoder`, `image_text` hold them. Read next:
-`fuseprompt.models.encoder`.
+`CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that
+a transfer sees of a term. No family of models is named here; `causal_lm`, `encoder`, `image_text`
+hold them. Read next: `fuseprompt.models.encoder`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,9 +49,10 @@ class TextModel(HasVocabulary, Protocol):
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Return one vector per row of framed ids; with `embeds`, those stand in for the ids' embeddings.
+        """Return one vector per row of framed ids; `embeds` stand in for the ids' embeddings.
 
-        A row's result does not depend on its neighbours or on padding. Gradients flow to `embeds` and nowhere else.
+        A row's result does not depend on its neighbours or on padding. Gradients flow to `embeds`
+        and nowhere else.
         """
         ...
 
@@ -70,12 +71,18 @@ class EmbedLoss(HasVocabulary, Protocol):
         """The secondary model, for tables that are made once for a model."""
         ...
 
-    def compare(self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def compare(
+        self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
         """Return the loss of each model output against the target of its problem, shape (b,)."""
         ...
 
     def loss(
-        self, token_ids: PaddedIds, problems: Int[Tensor, " b"], *, embeds: Float[Tensor, "b s d"] | None = None
+        self,
+        token_ids: PaddedIds,
+        problems: Int[Tensor, " b"],
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return `compare(model.outputs(...))`, shape (b,)."""
         ...
@@ -104,17 +111,19 @@ class CausalModel(HasVocabulary, Protocol):
         """Return the log-probabilities of the token after each row; rows have equal length."""
         ...
 
-    def nll(self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]) -> list[Float[Tensor, " n"]]:
-        """Return, per row, the negative log-likelihood of each token after the first `num_given`, then of the end."""
+    def nll(
+        self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]
+    ) -> list[Float[Tensor, " n"]]:
+        """Return the negative log-likelihood of each token that is not given, then of the end."""
         ...
 
 
 @contextmanager
 def replaced_embeddings(module: nn.Module, embeds: Float[Tensor, "b s d"]) -> Iterator[None]:
-    """Make the input-embedding layer of `module` answer with `embeds`, whatever ids it is asked for.
+    """Make the input-embedding layer of `module` answer with `embeds`, whatever ids it gets.
 
-    The hook works for every family, also for those whose `forward` takes no `inputs_embeds`, and keeps what a model
-    derives from the ids themselves (positions, the place that is pooled).
+    The hook works for every family, also for those whose `forward` takes no `inputs_embeds`, and
+    keeps what a model derives from the ids themselves (positions, the place that is pooled).
     """
     layer: Any = module.get_input_embeddings()  # type: ignore[operator]
 

@@ -1,8 +1,9 @@
 """Causal language models: the primary, whose tokens are chosen.
 
-Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both from plain forward
-passes in fp32. Ids come without special tokens; where the tokenizer itself begins a text with BOS, it is put in front
-here. Not here: what makes a caption fluent (`fuseprompt.objective.terms`).
+Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both
+from plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself
+begins a text with BOS, it is put in front here. Not here: what makes a caption fluent
+(`fuseprompt.objective.terms`).
 """
 
 from collections.abc import Sequence
@@ -37,22 +38,31 @@ class CausalLM:
         self.tokenizer = tokenizer
         self.name = name
         positions = getattr(module.config, "max_position_embeddings", None)
-        self.max_length: int = min(n for n in (tokenizer.max_length, positions, 100_000) if n is not None)
+        self.max_length: int = min(
+            n for n in (tokenizer.max_length, positions, 100_000) if n is not None
+        )
         self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
         if not len(self.end_ids):
             raise ModelError(
-                f"{name}: no token of this model ends a text (no EOS in its config, no token begins with a newline). "
-                "Set eos_token_id in its config.json."
+                f"{name}: no token of this model ends a text (no EOS in its config, no token "
+                "begins with a newline). Set eos_token_id in its config.json."
             )
 
     @classmethod
     def load(
-        cls, path: str | Path, *, local_only: bool = True, device: torch.device | None = None, name: str = ""
+        cls,
+        path: str | Path,
+        *,
+        local_only: bool = True,
+        device: torch.device | None = None,
+        name: str = "",
     ) -> "CausalLM":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         from transformers import AutoModelForCausalLM
 
-        module = AutoModelForCausalLM.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        module = AutoModelForCausalLM.from_pretrained(
+            str(path), local_files_only=local_only, dtype=torch.float32
+        )
         tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
         return cls(module.to(device), tokenizer, name=name or str(path))
 
@@ -69,17 +79,27 @@ class CausalLM:
 
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
-        """Return the log-probabilities of the token after each row, shape (b, v); rows have equal length."""
+        """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
         ids = self._begin(token_ids).to(self.device)
         logits = self._module(input_ids=ids, logits_to_keep=1).logits[:, -1]
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()
-    def nll(self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]) -> list[Float[Tensor, " n"]]:
-        """Return, per row, the negative log-likelihood in nats of each token after the first `num_given`, then of the end.
+    def nll(
+        self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]
+    ) -> list[Float[Tensor, " n"]]:
+        """Return the negative log-likelihood of each token that is not given, then of the end.
 
-        The end is the event that an end-of-text token or a token that begins with a newline follows. A first token with
-        nothing before it (no given token, no BOS) has no likelihood and is left out.
+        The end is the event that an end-of-text token or a token that begins with a newline
+        follows. A first token with nothing before it (no given token, no BOS) has no likelihood and
+        is left out.
+
+        Args:
+            token_ids: Ids of each text, without special tokens.
+            num_given: How many ids at the start of each text are given, and not scored.
+
+        Returns:
+            One tensor per text, in nats; its last entry is the end.
         """
         num_begin = len(self.tokenizer.prefix_ids)
         results: list[Tensor | None] = [None] * len(token_ids)
@@ -105,5 +125,7 @@ class CausalLM:
         for config in (self._module.config, getattr(self._module, "generation_config", None)):
             eos = getattr(config, "eos_token_id", None)
             ends.update([eos] if isinstance(eos, int) else eos or [])
-        ends.update(i for t in ("<|endoftext|>", "<|im_end|>") for i in self.tokenizer.special_ids_of(t))
+        ends.update(
+            i for t in ("<|endoftext|>", "<|im_end|>") for i in self.tokenizer.special_ids_of(t)
+        )
         return sorted(ends)

@@ -1,4 +1,7 @@
-"""Sequence classifiers: text to the logits of named labels, exactly as the family's own pipeline gives them."""
+"""Sequence classifiers: text to the logits of named labels, as the family's pipeline gives them.
+
+Not here: the loss of a wanted label (`fuseprompt.objective.terms`).
+"""
 
 from functools import cached_property
 from pathlib import Path
@@ -35,19 +38,28 @@ class Classifier:
         labels: dict[int, str] = {int(i): str(n) for i, n in module.config.id2label.items()}
         if len(labels) < 2:
             raise ModelError(
-                f"{name}: a classifier needs at least two labels, got {sorted(labels.values())}. A model with one output "
-                "is a regressor: write a term for it (docs/decisions.md, terms)."
+                f"{name}: a classifier needs at least two labels, got {sorted(labels.values())}. "
+                "A model with one output is a regressor: write a term for it "
+                "(docs/decisions.md, terms)."
             )
         self.labels: tuple[str, ...] = tuple(labels[i] for i in sorted(labels))
         positions = getattr(module.config, "max_position_embeddings", None)
-        # RoBERTa's positions begin after the padding id, so two of its rows are never a position of a text.
+        # RoBERTa's positions begin after the padding id, so two of its rows are never a position of
+        # a text.
         if positions is not None and "roberta" in str(module.config.model_type):
             positions -= int(module.config.pad_token_id) + 1
-        self.max_length: int = min(n for n in (tokenizer.max_length, positions, 512) if n is not None)
+        self.max_length: int = min(
+            n for n in (tokenizer.max_length, positions, 512) if n is not None
+        )
 
     @classmethod
     def load(
-        cls, path: str | Path, *, local_only: bool = True, device: torch.device | None = None, name: str = ""
+        cls,
+        path: str | Path,
+        *,
+        local_only: bool = True,
+        device: torch.device | None = None,
+        name: str = "",
     ) -> "Classifier":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         from transformers import AutoModelForSequenceClassification

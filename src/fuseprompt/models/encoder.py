@@ -1,7 +1,7 @@
 """Batches for encoders: rows of equal length together, never padded, at most so many at once.
 
-`run_by_length` is the one loop through which every secondary's forward pass goes. It knows no family of models. Read
-next: `fuseprompt.models.sentence`.
+`run_by_length` is the one loop through which every secondary's forward pass goes. It knows no
+family of models. Read next: `fuseprompt.models.sentence`.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,19 @@ from torch import Tensor
 
 from fuseprompt.text.retokenize import PaddedIds
 
-#: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower per token.
+#: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower per
+#: token.
 TOKENS_PER_PASS = 4096
 
 Forward = Callable[[Int[Tensor, "b s"], Float[Tensor, "b s d"] | None], Float[Tensor, "b o"]]
 
 
 def run_by_length(
-    forward: Forward, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None, device: torch.device
+    forward: Forward,
+    token_ids: PaddedIds,
+    *,
+    embeds: Float[Tensor, "b s d"] | None = None,
+    device: torch.device,
 ) -> Float[Tensor, "b o"]:
     """Call `forward` on batches of rows of equal length and put the results back in order.
 
@@ -38,7 +43,7 @@ def run_by_length(
     order: list[Tensor] = []
     for length in torch.unique(token_ids.lengths).tolist():
         rows = torch.nonzero(token_ids.lengths == length).flatten()
-        for chunk in rows.split(max(1, TOKENS_PER_PASS // max(length, 1))):
+        for chunk in torch.split(rows, max(1, TOKENS_PER_PASS // max(length, 1))):
             ids = token_ids.ids[chunk, :length].to(device)
             part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
             parts.append(forward(ids, part).float())

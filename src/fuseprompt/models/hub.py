@@ -1,8 +1,8 @@
 """`load`: any model by one id, from the offline set, a local folder or the Hugging Face Hub.
 
-What a model is for is read from its configuration, never guessed from its name. Nothing runs code from a repository
-(`trust_remote_code` stays off), and nothing but this function ever downloads. Read next:
-`fuseprompt.models.causal_lm`.
+What a model is for is read from its configuration, never guessed from its name. Nothing runs code
+from a repository (`trust_remote_code` stays off), and nothing but this function ever downloads.
+Read next: `fuseprompt.models.causal_lm`.
 """
 
 import json
@@ -25,19 +25,24 @@ Model = CausalLM | ClipModel | TwoTowerModel | Classifier | SentenceEncoder
 HUB_SECONDS = 5.0
 
 
-def load(model_id: str | Path, *, local_only: bool = False, device: str | torch.device = "auto") -> Model:
+def load(
+    model_id: str | Path, *, local_only: bool = False, device: str | torch.device = "auto"
+) -> Model:
     """Load a model by id.
 
     Args:
-        model_id: An offline id such as "offline:lm", a local folder, or an id on the Hugging Face Hub.
+        model_id: An offline id such as "offline:lm", a local folder, or an id on the Hugging Face
+            Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
 
     Returns:
-        A causal language model, an image-text model, a classifier or a sentence encoder, by what the configuration says.
+        A causal language model, an image-text model, a classifier or a sentence encoder, by what
+        the configuration says.
 
     Raises:
-        MissingModelError: If an offline model was not prepared, or the Hub does not answer and its cache has nothing.
+        MissingModelError: If an offline model was not prepared, or the Hub does not answer and its
+            cache has nothing.
         ModelError: If the folder has no configuration, or one of a kind that cannot be used.
 
     Example:
@@ -63,7 +68,10 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device {device!r} was asked for, but torch sees no GPU here. Use device='cpu' or 'auto'.")
+        raise ModelError(
+            f"device {device!r} was asked for, but torch sees no GPU here. "
+            "Use device='cpu' or 'auto'."
+        )
     return chosen
 
 
@@ -75,8 +83,12 @@ def _load_offline(name: str, device: torch.device) -> Model:
     if name == "offline:sentiment":
         return Classifier.load(offline_folder(name), device=device, name=name)
     if name == "offline:image-text":
-        text = SentenceEncoder.load(offline_folder("offline:sentence"), device=device, name="offline:sentence")
-        with resources.as_file(resources.files("fuseprompt") / "data" / "image_head.safetensors") as head:
+        text = SentenceEncoder.load(
+            offline_folder("offline:sentence"), device=device, name="offline:sentence"
+        )
+        with resources.as_file(
+            resources.files("fuseprompt") / "data" / "image_head.safetensors"
+        ) as head:
             tower = ImageTower.load(offline_folder(name), head if head.is_file() else None)
         return TwoTowerModel(text, tower, name=name)
     return SentenceEncoder.load(offline_folder(name), device=device, name=name)
@@ -88,27 +100,37 @@ def _read_config(name: str, *, local_only: bool) -> dict[str, object]:
     if folder.is_dir():
         file = folder / "config.json"
         if not file.is_file():
-            raise ModelError(f"{name}: the folder has no config.json, expected a folder made by save_pretrained.")
+            raise ModelError(
+                f"{name}: the folder has no config.json, expected a folder made by save_pretrained."
+            )
         return json.loads(file.read_text())  # type: ignore[no-any-return]
     offline = ", ".join(OFFLINE_IDS)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise MissingModelError(f"{name}: no such folder. Give a folder, a Hub id, or one of {offline}.")
+        raise MissingModelError(
+            f"{name}: no such folder. Give a folder, a Hub id, or one of {offline}."
+        )
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        path = hf_hub_download(name, "config.json", local_files_only=local_only, etag_timeout=HUB_SECONDS)
+        path = hf_hub_download(
+            name, "config.json", local_files_only=local_only, etag_timeout=HUB_SECONDS
+        )
     except HFValidationError:
-        raise MissingModelError(f"{name!r} is no folder and cannot be a Hub id. The offline models are {offline}.") from None
+        raise MissingModelError(
+            f"{name!r} is no folder and cannot be a Hub id. The offline models are {offline}."
+        ) from None
     except LocalEntryNotFoundError:
         raise MissingModelError(
             f"{name!r} is not in the local Hub cache and the Hugging Face Hub "
-            f"{'was not asked (local_only)' if local_only else 'cannot be reached'}. The offline models are {offline}."
+            f"{'was not asked (local_only)' if local_only else 'cannot be reached'}. "
+            f"The offline models are {offline}."
         ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MissingModelError(
-            f"{name!r} cannot be had from the Hugging Face Hub ({reason}). The offline models are {offline}."
+            f"{name!r} cannot be had from the Hugging Face Hub ({reason}). "
+            f"The offline models are {offline}."
         ) from None
     return json.loads(Path(path).read_text())  # type: ignore[no-any-return]
 
@@ -119,7 +141,10 @@ def _kind_of(
     """Return the driver for a configuration."""
     architectures = [str(a) for a in config.get("architectures") or []]  # type: ignore[attr-defined]
     if config.get("is_encoder_decoder"):
-        raise ModelError(f"{name}: an encoder-decoder ({architectures}) cannot be used; give a causal LM or an encoder.")
+        raise ModelError(
+            f"{name}: an encoder-decoder ({architectures}) cannot be used; "
+            "give a causal LM or an encoder."
+        )
     if "text_config" in config and "vision_config" in config and not _writes(architectures):
         return ClipModel
     if any(a.endswith("ForSequenceClassification") for a in architectures):
@@ -129,10 +154,13 @@ def _kind_of(
     if any(a.endswith("Model") or a.endswith("ForMaskedLM") for a in architectures):
         return SentenceEncoder
     raise ModelError(
-        f"{name}: its config.json names the architectures {architectures}; expected a causal language model, an image-text "
-        "model (CLIP), a sequence classifier or a sentence encoder."
+        f"{name}: its config.json names the architectures {architectures}; expected a causal "
+        "language model, an image-text model (CLIP), a sequence classifier or a sentence encoder."
     )
 
 
 def _writes(architectures: list[str]) -> bool:
-    return any(a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for a in architectures)
+    return any(
+        a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        for a in architectures
+    )

@@ -1,8 +1,8 @@
 """Image-text models: a picture and a text become vectors whose cosine says how well they match.
 
-`ImageTextModel` is the protocol. `ClipModel` wraps any Hugging Face model with `get_text_features` and
-`get_image_features`; `TwoTowerModel` joins a sentence encoder and an image tower (the offline stand-in). Both score
-texts at their true length. Read next: `fuseprompt.objective.terms`.
+`ImageTextModel` is the protocol. `ClipModel` wraps any Hugging Face model with `get_text_features`
+and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image tower (the offline
+stand-in). Both score texts at their true length. Read next: `fuseprompt.objective.terms`.
 """
 
 from collections.abc import Sequence
@@ -88,10 +88,15 @@ class ClipModel:
         ModelError: If the model has no text or no image side.
     """
 
-    def __init__(self, module: Any, tokenizer: Tokenizer, processor: Any, *, name: str = "") -> None:
+    def __init__(
+        self, module: Any, tokenizer: Tokenizer, processor: Any, *, name: str = ""
+    ) -> None:
         for method in ("get_text_features", "get_image_features"):
             if not hasattr(module, method):
-                raise ModelError(f"{name}: {type(module).__name__} has no {method}; expected an image-text model like CLIP.")
+                raise ModelError(
+                    f"{name}: {type(module).__name__} has no {method}; "
+                    "expected an image-text model like CLIP."
+                )
         self._module = module.eval().requires_grad_(False)
         self._text_module = getattr(module, "text_model", module)
         self._processor = processor
@@ -103,12 +108,19 @@ class ClipModel:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, local_only: bool = True, device: torch.device | None = None, name: str = ""
+        cls,
+        path: str | Path,
+        *,
+        local_only: bool = True,
+        device: torch.device | None = None,
+        name: str = "",
     ) -> "ClipModel":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         from transformers import AutoImageProcessor, AutoModel
 
-        module = AutoModel.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        module = AutoModel.from_pretrained(
+            str(path), local_files_only=local_only, dtype=torch.float32
+        )
         processor = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
         tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
         return cls(module.to(device), tokenizer, processor, name=name or str(path))
@@ -133,8 +145,10 @@ class ClipModel:
     @torch.no_grad()
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
-        pixels = self._processor(images=list(images), return_tensors="pt")["pixel_values"].to(self.device)
-        return torch.nn.functional.normalize(_vector(self._module.get_image_features(pixel_values=pixels)), dim=-1)
+        batch = self._processor(images=list(images), return_tensors="pt")
+        pixels = batch["pixel_values"].to(self.device)
+        features = _vector(self._module.get_image_features(pixel_values=pixels))
+        return torch.nn.functional.normalize(features, dim=-1)
 
     def _forward(
         self, ids: Int[Tensor, "b s"], embeds: Float[Tensor, "b s d"] | None
@@ -149,5 +163,6 @@ class ClipModel:
 
 
 def _vector(output: Any) -> Tensor:
-    """Return the projected vector: transformers 4 gives it bare, 5 as `pooler_output` of an output object."""
-    return output if isinstance(output, Tensor) else output.pooler_output  # type: ignore[no-any-return]
+    """Return the projected vector: bare in transformers 4, `pooler_output` of an object in 5."""
+    vector: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    return vector

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -15,38 +16,48 @@ def open_image(path: str | Path) -> Image.Image:
     """Return the picture in a file: first frame, upright (EXIF), RGB, transparency on white.
 
     Args:
-        path: An image file that Pillow can read. Greyscale, palette, 16-bit, CMYK and transparent ones work.
+        path: An image file that Pillow can read. Greyscale, palette, 16-bit, CMYK and transparent
+            ones work.
 
     Returns:
         An RGB image, fully decoded; the file is closed.
 
     Raises:
-        ImageError: If there is no such file, it is a folder or empty, is no image, is cut short or too large.
+        ImageError: If there is no such file, it is a folder or empty, is no image, is cut short or
+            too large.
     """
     file = Path(path)
     if not file.exists():
-        raise ImageError(f"{file}: no such file. Give the path of an image or of a folder of images.")
+        raise ImageError(
+            f"{file}: no such file. Give the path of an image or of a folder of images."
+        )
     if file.is_dir():
         raise ImageError(f"{file}: is a folder, expected an image file.")
     if file.stat().st_size == 0:
         raise ImageError(f"{file}: the file is empty (0 bytes). Copy or download it again.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of half-size bombs and odd metadata: neither matters here.
+            # Pillow warns of half-size bombs and odd metadata: neither matters here.
+            warnings.simplefilter("ignore")
             with Image.open(file) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ImageError(
-                        f"{file}: {image.width} x {image.height} pixels are more than {MAX_PIXELS:,}. Scale it down first."
+                        f"{file}: {image.width} x {image.height} pixels are more than "
+                        f"{MAX_PIXELS:,}. Scale it down first."
                     )
                 image.seek(0)
                 image.load()
                 return _to_rgb(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
-        raise ImageError(f"{file}: not an image that Pillow can read (its content, not its name, decides).") from None
+        raise ImageError(
+            f"{file}: not an image that Pillow can read (its content, not its name, decides)."
+        ) from None
     except Image.DecompressionBombError:
         raise ImageError(f"{file}: more than {MAX_PIXELS:,} pixels. Scale it down first.") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise ImageError(f"{file}: the image is damaged or cut short ({error}). Copy or download it again.") from None
+        raise ImageError(
+            f"{file}: the image is damaged or cut short ({error}). Copy or download it again."
+        ) from None
 
 
 def list_images(folder: str | Path) -> list[Path]:
@@ -58,16 +69,19 @@ def list_images(folder: str | Path) -> list[Path]:
     endings = Image.registered_extensions()
     files = sorted(f for f in Path(folder).iterdir() if f.is_file() and f.suffix.lower() in endings)
     if not files:
-        raise ImageError(f"{folder}: the folder has no image files. Expected files such as photo.jpg or photo.png.")
+        raise ImageError(
+            f"{folder}: the folder has no image files. "
+            "Expected files such as photo.jpg or photo.png."
+        )
     return files
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Return an RGB copy; 16-bit greys keep their brightness, transparency becomes white."""
     if image.mode.startswith("I") or image.mode == "F":
-        low, high = image.getextrema()  # type: ignore[misc]  # one band: two numbers
+        extrema: Any = image.getextrema()  # one band: two numbers
         # 16-bit files hold 0..65535; Pillow's own conversion would clip all above 255 to white.
-        scale = 255.0 / 65535.0 if float(high) > 255.0 else 1.0
+        scale = 255.0 / 65535.0 if float(extrema[1]) > 255.0 else 1.0
         return image.convert("F").point(lambda value: value * scale).convert("L").convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")

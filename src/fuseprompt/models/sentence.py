@@ -1,7 +1,7 @@
 """Sentence encoders: a BERT-like body, pooled and normalised.
 
-The pooling is read from the folder's sentence-transformers files; a plain body without them is mean-pooled. Not here:
-images (`image_text`) and class labels (`classifier`).
+The pooling is read from the folder's sentence-transformers files; a plain body without them is
+mean-pooled. Not here: images (`image_text`) and class labels (`classifier`).
 """
 
 import json
@@ -30,7 +30,9 @@ class SentenceEncoder:
         name: The id or folder it came from.
     """
 
-    def __init__(self, module: Any, tokenizer: Tokenizer, *, pools_first: bool = False, name: str = "") -> None:
+    def __init__(
+        self, module: Any, tokenizer: Tokenizer, *, pools_first: bool = False, name: str = ""
+    ) -> None:
         self._module = module.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.pools_first = pools_first
@@ -40,15 +42,24 @@ class SentenceEncoder:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, local_only: bool = True, device: torch.device | None = None, name: str = ""
+        cls,
+        path: str | Path,
+        *,
+        local_only: bool = True,
+        device: torch.device | None = None,
+        name: str = "",
     ) -> "SentenceEncoder":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         from transformers import AutoModel
 
-        module = AutoModel.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        module = AutoModel.from_pretrained(
+            str(path), local_files_only=local_only, dtype=torch.float32
+        )
         tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
         pooling = Path(path) / "1_Pooling" / "config.json"
-        first = pooling.is_file() and bool(json.loads(pooling.read_text()).get("pooling_mode_cls_token", False))
+        first = pooling.is_file() and bool(
+            json.loads(pooling.read_text()).get("pooling_mode_cls_token", False)
+        )
         return cls(module.to(device), tokenizer, pools_first=first, name=name or str(path))
 
     @cached_property

@@ -1,1 +1,4 @@
+"""Text and tokens: tokenizers, tables between two of them, words.
 
+Read next: `fuseprompt.text.tokenizer`.
+"""

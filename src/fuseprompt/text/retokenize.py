@@ -1,10 +1,11 @@
 """The retokenisation table: for every primary token, the secondary's ids of its text.
 
-With it the secondary ids of thousands of candidates are built as tensors, instead of encoding thousands of strings.
-The rule is exact (contracts, section 4): after a text that does not end in white space, a token that is one ASCII
-blank followed by a non-blank starts a new word, so its ids are appended; a token without a blank changes the last
-white-space word, which is encoded again in context and remembered. Every other case encodes the whole text, and so
-does every case of a pair of tokenizers that fails the check at load time. Read next: `fuseprompt.transfer.base`.
+With it the secondary ids of thousands of candidates are built as tensors, instead of encoding
+thousands of strings. The rule is exact (contracts, section 4): after a text that does not end in
+white space, a token that is one ASCII blank followed by a non-blank starts a new word, so its ids
+are appended; a token without a blank changes the last white-space word, which is encoded again in
+context and remembered. Every other case encodes the whole text, and so does every case of a pair of
+tokenizers that fails the check at load time. Read next: `fuseprompt.transfer.base`.
 """
 
 import random
@@ -21,8 +22,9 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 _ANCHOR = "a"
 _CHECK_WORDS = (
-    "An image of", "cat", "the", "a red bus", "people", "(see", "U.S.", "don't", "1,200", "e-mail", "café", "x2", '"so',
-    "running,", "end.", "house;", "A", "sky-blue", "50%", "of the", "near:", "l'été", "O'Neill", "C++",
+    "An image of", "cat", "the", "a red bus", "people", "(see", "U.S.", "don't", "1,200", "e-mail",
+    "café", "x2", '"so', "running,", "end.", "house;", "A", "sky-blue", "50%", "of the", "near:",
+    "l'été", "O'Neill", "C++",
 )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ class RetokenizationTable:
 
     @cached_property
     def pieces(self) -> PaddedIds:
-        """Secondary ids of each primary token read as a new word, shape (v, m); empty for all other tokens."""
+        """Secondary ids of each primary token read as a new word, shape (v, m); else empty."""
         texts = self.primary.token_texts
         words = [i for i, new in enumerate(self.starts_word.tolist()) if new]
         stem = self.secondary.encode(_ANCHOR)
@@ -114,10 +116,12 @@ class RetokenizationTable:
         return PaddedIds.from_lists(rows)
 
     def check(self, *, num_pairs: int = 2000, seed: int = 0) -> float:
-        """Return the share of random (context, new word) pairs for which appending equals encoding the whole text."""
-        draw = random.Random(seed)  # noqa: S311  (no secret, only a sample)
+        """Return the share of random (context, new word) pairs where appending is exact."""
+        draw = random.Random(seed)
         words = torch.nonzero(self.starts_word).flatten().tolist()
-        contexts = [" ".join(draw.choices(_CHECK_WORDS, k=draw.randint(1, 6))) for _ in range(num_pairs)]
+        contexts = [
+            " ".join(draw.choices(_CHECK_WORDS, k=draw.randint(1, 6))) for _ in range(num_pairs)
+        ]
         tokens = [draw.choice(words) for _ in range(num_pairs)]
         whole = self.secondary.encode_batch(
             [c + self.primary.token_texts[t] for c, t in zip(contexts, tokens, strict=True)]
@@ -133,7 +137,7 @@ class RetokenizationTable:
         return self.check() == 1.0
 
     def encode_word(self, word: str) -> list[int]:
-        """Return the secondary ids of a last word (as `last_word` gives it), remembered for the next call."""
+        """Return the secondary ids of a last word (as `last_word` gives it); remembered."""
         known = self._words.get(word)
         if known is None:
             if word[:1].isspace():
@@ -147,7 +151,7 @@ class RetokenizationTable:
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
     ) -> tuple[PaddedIds, float]:
-        """Return the secondary ids of candidates: text `rows[i]` with primary token `tokens[i]` appended.
+        """Return the secondary ids of texts `rows[i]` with primary token `tokens[i]` appended.
 
         Args:
             texts: The texts to append to.
@@ -155,8 +159,8 @@ class RetokenizationTable:
             tokens: Primary token to append, shape (c,).
 
         Returns:
-            Framed ids (special tokens included) of every candidate, and the share of candidates that the table
-            answered, the rest having been encoded as whole texts.
+            Framed ids (special tokens included) of every candidate, and the share of candidates
+            that the table answered, the rest having been encoded as whole texts.
         """
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
@@ -194,7 +198,7 @@ class RetokenizationTable:
         tokens: Int[Tensor, " c"],
         which: Sequence[int],
     ) -> tuple[list[int], list[list[int]], int]:
-        """Encode the changed last word of some candidates: ids kept of the stem, ids that follow, count by table."""
+        """Encode the changed last word: ids kept of the stem, ids that follow, count by table."""
         kept: list[int] = []
         tails: list[list[int]] = []
         by_table = 0
@@ -203,11 +207,14 @@ class RetokenizationTable:
             row, piece = int(rows[i]), self.primary.token_texts[int(tokens[i])]
             if row not in word_of:
                 word = last_word(texts[row])
-                word_of[row] = (word, len(encoded[row]) - len(self.encode_word(word)) if word else -1)
+                length = len(self.encode_word(word))
+                word_of[row] = (word, len(encoded[row]) - length if word else -1)
             word, keep = word_of[row]
-            # A token without any white space changes only the last word, if that word is a whole run of the stem's ids.
-            table = bool(piece) and not any(c.isspace() for c in piece) and piece.isascii() and keep >= 0
-            if table and self.is_exact and list(encoded[row][keep:]) == self.encode_word(word):
+            # A token without any white space changes only the last word, if that word is a whole
+            # run of the stem's ids.
+            joins = bool(piece) and piece.isascii() and not any(c.isspace() for c in piece)
+            known = joins and keep >= 0 and self.is_exact
+            if known and list(encoded[row][keep:]) == self.encode_word(word):
                 kept.append(keep)
                 tails.append(self.encode_word(word + piece))
                 by_table += 1
@@ -218,5 +225,6 @@ class RetokenizationTable:
 
 
 def is_new_word(text: str) -> bool:
-    """Return whether a token's text is one ASCII blank followed by printable ASCII without a blank in front."""
-    return len(text) > 1 and text[0] == " " and not text[1].isspace() and text.isascii() and text.isprintable()
+    """Return whether a text is one blank, then printable ASCII that begins with no blank."""
+    starts = len(text) > 1 and text[0] == " " and not text[1].isspace()
+    return starts and text.isascii() and text.isprintable()

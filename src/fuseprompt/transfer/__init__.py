@@ -1,1 +1,4 @@
+"""How a secondary's information reaches the primary's tokens.
 
+Read next: `fuseprompt.transfer.base`.
+"""

@@ -1,9 +1,9 @@
 """How a term's information reaches the primary's tokens, before any candidate is evaluated.
 
-A `Transfer` is a setting; `bind` joins it to a primary and a term's `EmbedLoss` and gives a `TokenScorer`, which
-predicts the loss of every candidate token in a *slot* (the place that an edit changes). Predictions need only rank
-well; exact losses are computed later. A user adds a transfer in one file. Read next:
-`fuseprompt.transfer.retokenized`.
+A `Transfer` is a setting; `bind` joins it to a primary and a term's `EmbedLoss` and gives a
+`TokenScorer`, which predicts the loss of every candidate token in a *slot* (the place that an edit
+changes). Predictions need only rank well; exact losses are computed later. A user adds a transfer
+in one file. Read next: `fuseprompt.transfer.retokenized`.
 """
 
 from dataclasses import dataclass
@@ -51,11 +51,11 @@ class TokenScorer(Protocol):
     """Predicts the loss of candidate tokens."""
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        """Return the predicted loss of each new-word token (one blank, then text) in each slot, shape (n, w)."""
+        """Return the predicted loss of each new word (one blank, then text) in each slot."""
         ...
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """Return the predicted loss of tokens that lengthen the last word left of each slot, shape (n, c)."""
+        """Return the predicted loss of tokens that lengthen the last word left of each slot."""
         ...
 
 
@@ -68,7 +68,9 @@ class Transfer(Protocol):
         """Name in results and on the command line."""
         ...
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join the transfer to a primary and a term.
 
         Args:
@@ -100,7 +102,7 @@ def tokenize_new_word_slots(tokenizer: Tokenizer, slots: Slots) -> SlotIds:
 
 
 def tokenize_last_word_slots(tokenizer: Tokenizer, slots: Slots) -> SlotIds:
-    """Return the ids of each text with a stand-in word in place of the last word left of the slot."""
+    """Return the ids of each text with a stand-in for the last word left of the slot."""
     lefts = []
     for left in slots.left:
         word = last_word(left)

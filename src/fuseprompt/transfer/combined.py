@@ -1,7 +1,7 @@
 """Two transfers as one: the gradient knows the context, the word table knows the word.
 
-Each alone ranks candidates worse than their sum (docs/decisions.md): rank correlation 0.59 and 0.58 against 0.69 over
-21 contexts of the offline image-text model.
+Each alone ranks candidates worse than their sum (docs/decisions.md): rank correlation 0.59 and 0.58
+against 0.69 over 21 contexts of the offline image-text model.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
 
-#: Spread of the true loss over words in units of the gradient's spread, times the correlation of the sum, halved for its two
-#: summands; measured 1.5-2.0 in 21 contexts.
+#: Spread of the true loss over words in units of the gradient's spread, times the correlation of
+#: the sum, halved for its two summands; measured 1.5-2.0 in 21 contexts.
 _SPREAD: Final = 0.7
 
 
@@ -37,9 +37,13 @@ class SumTransfer:
     second: Transfer = field(default_factory=WordTable)
     name: str = "best"
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join both transfers to a primary and a term."""
-        return _SumScorer(self.first.bind(primary, table, loss), self.second.bind(primary, table, loss))
+        return _SumScorer(
+            self.first.bind(primary, table, loss), self.second.bind(primary, table, loss)
+        )
 
 
 @final
@@ -51,7 +55,9 @@ class _SumScorer:
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         first = self.first.new_words(slots, words)
         second = self.second.new_words(slots, words).to(first.device)
-        return first.mean(1, keepdim=True) + _SPREAD * first.std(1, keepdim=True) * (_z(first) + _z(second))
+        return first.mean(1, keepdim=True) + _SPREAD * first.std(1, keepdim=True) * (
+            _z(first) + _z(second)
+        )
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         # A z-score over a handful of continuations means nothing; the gradient's own scale does.
@@ -61,4 +67,8 @@ class _SumScorer:
 def _z(scores: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
     """Standardise each row; a constant row becomes zero."""
     spread = scores.std(1, keepdim=True)
-    return torch.where(spread > 0, (scores - scores.mean(1, keepdim=True)) / spread.clamp_min(1e-12), torch.zeros_like(scores))
+    return torch.where(
+        spread > 0,
+        (scores - scores.mean(1, keepdim=True)) / spread.clamp_min(1e-12),
+        torch.zeros_like(scores),
+    )

@@ -1,4 +1,7 @@
-"""Controls: what a search does with no information from the secondaries, and with noise in its place."""
+"""Controls: a search with no information from the secondaries, and one with noise in its place.
+
+Read next: `fuseprompt.transfer.word_table`, the control that is hard to beat.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -23,7 +26,9 @@ class NoTransfer:
         """Name in results."""
         return "none"
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
         return _NoScorer()
 
@@ -41,10 +46,13 @@ class _NoScorer:
 @final
 @dataclass(frozen=True)
 class RandomTransfer:
-    """Noise of a realistic size instead of information (the paper's fallback for long words, seeded and scaled).
+    """Noise of a realistic size instead of information.
+
+    It is the paper's fallback for long words, seeded and scaled.
 
     Attributes:
-        seed: Seed; a token in a given slot always gets the same number, whatever stands beside it in the batch.
+        seed: Seed; a token in a given slot always gets the same number, whatever stands beside it
+            in the batch.
         scale: Standard deviation of the predicted losses.
     """
 
@@ -56,7 +64,9 @@ class RandomTransfer:
         """Name in results."""
         return "random"
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
         return _RandomScorer(self.seed, self.scale, loss.name, table.primary.vocab_size)
 

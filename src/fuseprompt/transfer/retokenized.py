@@ -1,7 +1,8 @@
 """The direct transfer: each candidate token goes through retokenisation, no map is fitted.
 
-The predicted loss of primary token v is the first-order expansion of the secondary's loss around words that stand in
-the slot, evaluated at the mean embedding of v's secondary pieces. Works for tokens of any number of pieces.
+The predicted loss of primary token v is the first-order expansion of the secondary's loss around
+words that stand in the slot, evaluated at the mean embedding of v's secondary pieces. Works for
+tokens of any number of pieces.
 """
 
 from dataclasses import dataclass, field
@@ -31,9 +32,10 @@ class RetokenizedTransfer:
 
     Attributes:
         linearisation: Where the loss is linearised.
-        gain: Factor of the predicted loss changes. A gradient averaged over words undershoots: the regression slope of
-            true on predicted changes was 2.0-3.2 in 21 contexts (docs/decisions.md). It does not change the order of
-            new words, but their standing against the language model and against continuations.
+        gain: Factor of the predicted loss changes. A gradient averaged over words undershoots: the
+            regression slope of true on predicted changes was 2.0-3.2 in 21 contexts
+            (docs/decisions.md). It does not change the order of new words, but their standing
+            against the language model and against continuations.
     """
 
     linearisation: Linearisation = field(default_factory=CommonWords)
@@ -44,7 +46,9 @@ class RetokenizedTransfer:
         """Name in results."""
         return "direct"
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
         return _DirectScorer(table, loss, self.linearisation, self.gain)
 

@@ -1,8 +1,9 @@
 """The context-free word table: every new word judged alone, once per secondary, and kept on disk.
 
-A control that a gradient must beat, and part of what ships: one matrix product per problem then says which words match
-a target, with no gradient at all. It knows nothing of the text around the word. Continuations get the table's answer
-for the whole last word, computed when asked for and remembered.
+A control that a gradient must beat, and part of what ships: one matrix product per problem then
+says which words match a target, with no gradient at all. It knows nothing of the text around the
+word. Continuations get the table's answer for the whole last word, computed when asked for and
+remembered.
 """
 
 import hashlib
@@ -52,7 +53,9 @@ class WordTable:
         """Name in results."""
         return "context-free"
 
-    def bind(self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss) -> TokenScorer:
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
         folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
         vectors, row_of = load_or_make(loss.model, table, folder, on_progress=self.on_progress)
@@ -73,16 +76,21 @@ class _TableScorer:
         return {}
 
     def _alone(self, problem: int) -> Float[Tensor, " w"]:
-        """The loss of each distinct word alone, against the target of a problem."""
+        """Return the loss of each distinct word alone, against the target of a problem."""
         known = self._by_problem
         if problem not in known:
-            known[problem] = self.loss.compare(self.vectors, torch.full((len(self.vectors),), problem))
+            known[problem] = self.loss.compare(
+                self.vectors, torch.full((len(self.vectors),), problem)
+            )
         return known[problem]
 
     def _in_context(self, slots: Slots, alone: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """Shrink towards the mean word: in a text of many words, one more moves the loss less than in the short frame."""
+        """Shrink towards the mean word: one more word moves the loss of a long text less."""
         mean = torch.stack([self._alone(p).mean() for p in slots.problems.tolist()])[:, None]
-        counts = [len(left.split()) + 1 + len(right.split()) for left, right in zip(slots.left, slots.right, strict=True)]
+        counts = [
+            len(left.split()) + 1 + len(right.split())
+            for left, right in zip(slots.left, slots.right, strict=True)
+        ]
         shrink = (_FRAME_WORDS / torch.tensor(counts)).clamp_max(1.0)[:, None]
         return mean + shrink * (alone - mean)
 
@@ -110,7 +118,7 @@ class _TableScorer:
 
 
 def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
-    """Return the model's output for each word (with its leading blank) in the neutral frame, shape (b, o)."""
+    """Return the output for each word (leading blank included) in the frame, shape (b, o)."""
     rows = model.tokenizer.encode_batch([FRAME.format(word=w) for w in words])
     ids = PaddedIds.from_lists([model.tokenizer.frame(r) for r in rows])
     with torch.no_grad():
@@ -118,19 +126,26 @@ def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
 
 
 def load_or_make(
-    model: TextModel, table: RetokenizationTable, folder: Path, *, on_progress: OnProgress | None = None
+    model: TextModel,
+    table: RetokenizationTable,
+    folder: Path,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
-    """Return the vectors of all distinct new words, and for each primary token its row (-1 for none).
+    """Return the vectors of all distinct new words, and each primary token's row (-1 for none).
 
-    Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers, vocabulary and
-    frame, and carries one vector that is computed again at each load: another model under the same name is noticed and
-    the table made anew.
+    Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers,
+    vocabulary and frame, and carries one vector that is computed again at each load: another model
+    under the same name is noticed and the table made anew.
 
     Args:
         model: The secondary.
         table: From the primary's tokens to the secondary's.
         folder: Where tables are kept.
         on_progress: Called with (done, all) while the table is made.
+
+    Returns:
+        The model's output for each distinct word, and the row of each primary token.
     """
     from safetensors.torch import load_file, save_file
 
@@ -165,6 +180,8 @@ def load_or_make(
 
 def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
     """Return a hash of everything that a table depends on, other than the body of the model."""
-    digest = hashlib.sha256(f"{model.name}\0{FRAME}\0{table.primary.fingerprint}\0{table.secondary.fingerprint}\0".encode())
+    digest = hashlib.sha256(
+        f"{model.name}\0{FRAME}\0{table.primary.fingerprint}\0{table.secondary.fingerprint}\0".encode()
+    )
     digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()[:32]
