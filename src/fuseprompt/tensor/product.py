@@ -241,8 +241,9 @@ def t_product_unequal(
 
     Slice i of the result, i < max(la, lb), is the sum of a_j b_(i-j mod lb) over the slices of `a`:
     a convolution over `b` with circular padding, which for equal lengths is the t-product. The
-    paper claims that the usual laws go on to hold. Associativity fails unless the lengths divide
-    each other, because each product wraps around at a length of its own. Nothing here calls it.
+    paper claims that the usual laws go on to hold. Associativity fails for most unequal lengths,
+    (2, 2, 4) among them, because each product wraps around at a length of its own. Nothing here
+    calls it.
 
     Args:
         a: Left factor.
