@@ -24,6 +24,8 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
     monkeypatch.setattr(download, "download_archives", no_download)
     monkeypatch.setattr(convert, "CONVERTERS", fake_converters(0))
+    # Fake models make no word table.
+    monkeypatch.setattr("fuseprompt.tasks.tables.is_ready", lambda: True)
 
 
 def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,6 +40,14 @@ def test_with_models_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(quiet=True)
     assert doctor() == 0
     assert "Everything that offline needs is here" in capsys.readouterr().out
+
+
+def test_quiet_prints_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(quiet=True) == 1
+    assert capsys.readouterr().out.startswith("offline:sentence is not prepared")
+    prepare(quiet=True)
+    assert doctor(quiet=True) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_json_is_one_object_with_every_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +117,8 @@ def test_prepared_models_cost_neither_time_nor_torch() -> None:
     prepare(quiet=True)
     code = (
         "import sys\nfrom fuseprompt.cli.prepare import prepare\n"
+        "from fuseprompt.tasks import tables\nassert not tables.is_ready()\n"
+        "tables.is_ready = lambda: True\n"
         "prepare(quiet=True)\nprint(*sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -86,10 +86,11 @@ class Report:
     remedies: tuple[Remedy, ...]
 
 
-def doctor(*, json: bool = False) -> int:
+def doctor(*, quiet: bool = False, json: bool = False) -> int:
     """Look at this installation and say what is missing.
 
     Args:
+        quiet: Print only what is missing and what mends it.
         json: Print one JSON object instead of tables.
 
     Returns:
@@ -98,6 +99,9 @@ def doctor(*, json: bool = False) -> int:
     report = examine()
     if json:
         print(json_format.dumps(asdict(report)))
+    elif quiet:
+        for remedy in report.remedies:
+            print(f"{remedy.problem}\n  To mend it: {remedy.command}")
     else:
         _print_tables(report)
     return 1 if report.remedies else 0

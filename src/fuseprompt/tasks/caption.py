@@ -4,6 +4,7 @@
 be read, as they finish. Nothing is trained. Read next: `fuseprompt.cli.caption`.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -117,12 +118,14 @@ class Caption:
         image: The path, as given.
         caption: The text without its prefix, first letter in upper case.
         text: The whole text, which is what the losses are of.
+        rank: 1 for the best caption of its picture, 2 for the next.
         result: Losses, ids, history and settings.
     """
 
     image: str
     caption: str
     text: str
+    rank: int
     result: Result
 
 
@@ -156,11 +159,12 @@ def caption(
         on_step: Called after each step of the search.
 
     Returns:
-        An iterator over one `Caption`, or `Failure` for a file that cannot be read, per image; with
-        `num_captions` above one, up to that many captions per image, best first.
+        An iterator over one `Caption` per image, or `Failure` for a file that cannot be read or a
+        folder without images; with `num_captions` above one, up to that many captions per image,
+        best first.
 
     Raises:
-        ImageError: If a folder has no images.
+        ProblemError: If a weight names no term, or the models lack one that is asked for.
         MissingModelError: If the offline models were not prepared.
 
     Example:
@@ -170,31 +174,38 @@ def caption(
     files = expand(paths)
     if models is None:
         models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
-    return _caption_groups(files, settings, models, on_step)
+    objective = settings.objective(models)
+    return _caption_groups(files, settings, objective, on_step)
 
 
 def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return the image paths behind paths of images and folders.
+    """Return the image paths behind paths of images and folders; an empty folder stands for itself.
 
-    Raises:
-        ImageError: If a folder has no images.
+    Args:
+        paths: An image, a folder, or several of either.
+
+    Returns:
+        The paths, those of a folder in name order.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files: list[str] = []
     for path in given:
-        files.extend(str(f) for f in list_images(path)) if Path(path).is_dir() else files.append(
-            str(path)
-        )
+        try:
+            # Not Path.is_dir, which raises for a name that is too long.
+            inside = list_images(path) if os.path.isdir(path) else [path]
+        except (ImageError, OSError):
+            inside = [path]  # It fails like an unreadable image, beside which the others count.
+        files.extend(str(file) for file in inside)
     return files
 
 
 def _caption_groups(
     files: Sequence[str],
     settings: CaptionSettings,
-    models: CaptionModels,
+    objective: Objective,
     on_step: Callable[[Progress], None] | None,
 ) -> Iterator[Caption | Failure]:
-    objective, method = settings.objective(models), settings.method()
+    method = settings.method()
     for start in range(0, len(files), settings.group_size):
         group = files[start : start + settings.group_size]
         opened = [_try_open(file) for file in group]
@@ -222,9 +233,13 @@ def _caption_groups(
 
 def _try_open(file: str) -> Image.Image | Failure:
     try:
+        if os.path.isdir(file):
+            list_images(file)  # Says why there is nothing in it.
         return open_image(file)
     except ImageError as error:
         return Failure(file, str(error))
+    except OSError as error:
+        return Failure(file, f"{file}: cannot be read ({error.strerror}).")
 
 
 def _captions_of(file: str, result: Result, settings: CaptionSettings) -> Iterator[Caption]:
@@ -235,8 +250,8 @@ def _captions_of(file: str, result: Result, settings: CaptionSettings) -> Iterat
             for a in result.alternatives
         ),
     ]
-    for one in best[: settings.num_captions]:
-        yield Caption(file, _without_prefix(one.text, settings.prefix), one.text, one)
+    for rank, one in enumerate(best[: settings.num_captions], start=1):
+        yield Caption(file, _without_prefix(one.text, settings.prefix), one.text, rank, one)
 
 
 def _without_prefix(text: str, prefix: str) -> str:

@@ -1,0 +1,143 @@
+"""The options of every command, for `fuseprompt.cli.main`, which is to be read next.
+
+Only parsing happens here: nothing heavy is imported, so help and usage errors come at once.
+"""
+
+import os
+from typing import Final
+
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveFloat, PositiveInt, restricted_string_type
+
+from fuseprompt import __version__
+from fuseprompt.errors import FuseError
+
+#: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
+TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "best")
+
+Device = restricted_string_type("Device", r"^(auto|cpu|cuda(:\d+)?)$", docstring="auto, cpu, cuda")
+
+
+class UsageError(FuseError):
+    """An option that cannot be right, whatever the images and models are: exit code 2."""
+
+
+def make_parser() -> ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = ArgumentParser(
+        prog="fuseprompt",
+        description="Optimise one text against several models at once, whatever tokens they use.",
+        version=__version__,
+    )
+    commands = parser.add_subcommands(required=True, dest="command")
+    for name, sub, about in (
+        ("caption", _caption_parser(), "caption images with several models, none of them trained"),
+        ("prepare", _prepare_parser(), "make the offline models on this machine, once"),
+        ("doctor", _doctor_parser(), "say what is installed, what is missing and what mends it"),
+        ("fit", _fit_parser(), "fit the maps between two models' embeddings"),
+    ):
+        commands.add_subcommand(name, sub, help=about)
+    about = "measure this package beside the published procedure"
+    bench = ArgumentParser(description=f"{about.capitalize()}.")
+    # jsonargparse wants a command added before the commands inside it are.
+    commands.add_subcommand("bench", bench, help=about)
+    benches = bench.add_subcommands(required=True, dest="bench")
+    benches.add_subcommand("fit", _bench_fit_parser(), help="seconds and memory of a fit")
+    return parser
+
+
+def _parser(usage: str, description: str) -> ArgumentParser:
+    """Return a parser with what every command has; all options would make a usage line too long."""
+    parser = ArgumentParser(usage=usage, description=description, version=__version__)
+    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
+    parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
+    return parser
+
+
+def _caption_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt caption [OPTIONS] IMAGE ...",
+        "Caption images; a folder captions its images in name order.",
+    )
+    add = parser.add_argument
+    add("image", nargs="+", metavar="IMAGE", help="image, or folder of images")
+    add("--config", action="config", metavar="FILE", help="YAML file with any of these options")
+    add(
+        "--models",
+        default=os.environ.get("FUSEPROMPT_MODELS") or "offline",
+        help="offline, paper, or a YAML file with the keys lm, image_text and sentiment",
+    )
+    add("--prefix", default="An image of", help="text that every caption begins with")
+    add("--sentiment", default=None, metavar="LABEL", help="tone, such as positive")
+    add("--steps", type=PositiveInt, default=16, help="most tokens that are appended")
+    add("--max-tokens", type=PositiveInt | None, default=None, help="the same as --steps")
+    add("--beam-width", type=PositiveInt, default=5, help="open texts per image")
+    add(
+        "--search-width",
+        type=PositiveInt | None,
+        default=None,
+        help="candidates per open text (64; with the paper's models 512)",
+    )
+    add("--transfer", choices=TRANSFERS, default="best", help="what proposes candidates")
+    add("--weight", action="append", metavar="TERM=W", help="such as image=20; may repeat")
+    add("--num-captions", type=PositiveInt, default=1, help="captions per image, best first")
+    add("--forbid", action="append", metavar="WORD", help="no caption may have it; may repeat")
+    add("--require", action="append", metavar="WORD", help="every caption has it; may repeat")
+    add("--time-limit", type=PositiveFloat | None, default=None, help="seconds per image group")
+    add("--group-size", type=PositiveInt, default=4, help="images searched together")
+    add("--seed", type=int, default=0, help="seed")
+    add("--device", type=Device, default="auto", help="auto, cpu or cuda")
+    add("--out", default=None, metavar="FILE", help="write JSON lines there too")
+    add("--prepare", action="store_true", help="make the offline models first if need be")
+    return parser
+
+
+def _prepare_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt prepare [OPTIONS]", "Make the offline models on this machine, once."
+    )
+    parser.add_argument("--force", action="store_true", help="make all of them anew")
+    return parser
+
+
+def _doctor_parser() -> ArgumentParser:
+    return _parser(
+        "fuseprompt doctor [OPTIONS]",
+        "Say what is installed, which models are here, and what mends what is missing.",
+    )
+
+
+def _fit_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt fit [OPTIONS] PRIMARY SECONDARY --out FOLDER",
+        "Fit maps between two models' embeddings, one per pair of token counts.",
+    )
+    add = parser.add_argument
+    add(
+        "primary",
+        metavar="PRIMARY",
+        help="model whose tokens are chosen: offline id, folder or Hub id",
+    )
+    add("secondary", metavar="SECONDARY", help="the other model")
+    add("--out", required=True, metavar="FOLDER", help="for table.safetensors and table.json")
+    add("--words", default=None, metavar="FILE", help="text whose words are used (default: ours)")
+    add("--corpus", choices=("wikitext",), default=None, help="words of a corpus from the Hub")
+    add("--frequency-weights", action="store_true", help="let a word count as often as it occurs")
+    add("--max-tokens", type=PositiveInt, default=4, help="most tokens of a word")
+    add("--words-per-case", type=PositiveInt, default=16_384, help="most words for one map")
+    add("--by-length", action="store_true", help="one map per count of the secondary (the paper)")
+    add("--rank", type=PositiveInt | None, default=None, help="tubal rank of the maps")
+    add("--seed", type=int, default=0, help="which words are taken and which held out")
+    add("--local-only", action="store_true", help="do not download models")
+    return parser
+
+
+def _bench_fit_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt bench fit [OPTIONS]",
+        "Fit the adapter at the paper's shapes, with our code and the published procedure.",
+    )
+    add = parser.add_argument
+    add("--words-per-case", type=PositiveInt, default=16_384, help="most words for one map")
+    add("--prepare", action="store_true", help="first get the two vocabularies (2 MB)")
+    return parser
