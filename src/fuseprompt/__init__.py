@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AutoDAN": "fuseprompt.search.autodan",
+    "FuseAdapter": "fuseprompt.transfer.adapter",
     "Fluency": "fuseprompt.objective.fluency",
     "ImageText": "fuseprompt.objective.terms",
     "Label": "fuseprompt.objective.terms",
@@ -17,6 +18,7 @@ _HOMES = {
     "Problem": "fuseprompt.objective.objective",
     "TextSimilarity": "fuseprompt.objective.terms",
     "caption": "fuseprompt.tasks.caption",
+    "fit_adapter": "fuseprompt.transfer.fit",
     "load": "fuseprompt.models.hub",
     "minimize": "fuseprompt.search.engine",
 }
@@ -25,6 +27,7 @@ _MODULES = ("errors", "tensor")
 __all__ = [
     "AutoDAN",
     "Fluency",
+    "FuseAdapter",
     "ImageText",
     "Label",
     "Objective",
@@ -32,6 +35,7 @@ __all__ = [
     "TextSimilarity",
     "caption",
     "errors",
+    "fit_adapter",
     "load",
     "minimize",
     "tensor",
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from fuseprompt.search.autodan import AutoDAN
     from fuseprompt.search.engine import minimize
     from fuseprompt.tasks.caption import caption
+    from fuseprompt.transfer.adapter import FuseAdapter
+    from fuseprompt.transfer.fit import fit_adapter
 
 
 def __getattr__(name: str) -> Any:
