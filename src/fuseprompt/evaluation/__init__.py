@@ -1,1 +1,1 @@
-
+"""Benchmarks, and the published procedure as their baseline. Read next: `fuseprompt.evaluation.bench`."""
