@@ -116,9 +116,19 @@ class RetokenizationTable:
         return PaddedIds.from_lists(rows)
 
     def check(self, *, num_pairs: int = 2000, seed: int = 0) -> float:
-        """Return the share of random (context, new word) pairs where appending is exact."""
+        """Return the share of random (context, new word) pairs where appending is exact.
+
+        Args:
+            num_pairs: How many pairs to draw.
+            seed: Seed of the draw.
+
+        Returns:
+            A share between 0 and 1; 1 if the primary has no token that starts a word.
+        """
         draw = random.Random(seed)
         words = torch.nonzero(self.starts_word).flatten().tolist()
+        if not words:
+            return 1.0
         contexts = [
             " ".join(draw.choices(_CHECK_WORDS, k=draw.randint(1, 6))) for _ in range(num_pairs)
         ]

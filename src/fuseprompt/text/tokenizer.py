@@ -62,9 +62,8 @@ class Tokenizer:
         if not plain or start is None:
             raise TokenizerError(
                 f"{name}: encoding {_ANCHOR!r} with special tokens gives {framed}, which does not "
-                "contain its plain "
-                f"ids {plain}. Only tokenizers that frame a text with fixed special tokens can be "
-                "used."
+                f"contain its plain ids {plain}. Only tokenizers that frame a text with fixed "
+                "special tokens can be used."
             )
         self.prefix_ids: tuple[int, ...] = tuple(framed[:start])
         self.suffix_ids: tuple[int, ...] = tuple(framed[start + len(plain) :])
@@ -72,6 +71,13 @@ class Tokenizer:
     @classmethod
     def from_pretrained(cls, path: str | Path, *, local_only: bool = True) -> "Tokenizer":
         """Load the fast tokenizer of a Hugging Face folder (or Hub id, when `local_only` is off).
+
+        Args:
+            path: The folder or id.
+            local_only: Never ask the Hub.
+
+        Returns:
+            The tokenizer.
 
         Raises:
             TokenizerError: If there is no tokenizer, or only a slow one.
@@ -81,15 +87,23 @@ class Tokenizer:
         try:
             loaded: Any = AutoTokenizer.from_pretrained(str(path), local_files_only=local_only)
         except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
             raise TokenizerError(
-                f"No tokenizer could be loaded from {str(path)!r}: {error}. Expected a folder with "
-                "a tokenizer.json."
+                f"No tokenizer could be loaded from {str(path)!r}: {reason}. "
+                "Expected a folder with a tokenizer.json."
             ) from None
         return cls.from_hf(loaded, name=str(path))
 
     @classmethod
     def from_hf(cls, loaded: Any, *, name: str = "tokenizer") -> "Tokenizer":
         """Wrap a loaded Hugging Face tokenizer.
+
+        Args:
+            loaded: A fast tokenizer.
+            name: What error messages call it.
+
+        Returns:
+            The tokenizer.
 
         Raises:
             TokenizerError: If it is a slow one.
@@ -141,7 +155,7 @@ class Tokenizer:
         return rows
 
     def _cut_at_words(self, encoding: Any, block: Sequence[str]) -> list[list[int]] | None:
-        """Give each word of a block its ids; None if the tokenizer cut the block into other words."""
+        """Give each word of a block its ids; None if the tokenizer cut the block otherwise."""
         owners = encoding.word_ids
         if not owners or owners[0] != 0 or owners[-1] != len(block):
             return None
@@ -161,7 +175,7 @@ class Tokenizer:
         return [token for token, (_, end) in zip(ids, spans, strict=True) if end > len(_ANCHOR)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return ids and, for each, the span of characters of `text` it stands for (end exclusive)."""
+        """Return ids and, for each, the span of characters it stands for (end exclusive)."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         return list(encoding.ids), [(int(a), int(b)) for a, b in encoding.offsets]
 
@@ -184,7 +198,7 @@ class Tokenizer:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """The text that each id adds after a word, leading blank kept; "" for special and unused ids.
+        """The text that each id adds after a word, leading blank kept; "" for special ids.
 
         Pieces of a multi-byte character have no text of their own and contain the replacement
         character.

@@ -1,0 +1,196 @@
+"""The retokenisation table equals encoding the whole text, on its fast and its slow path."""
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fuseprompt.text.retokenize import (
+    PaddedIds,
+    RetokenizationTable,
+    concatenate,
+    is_new_word,
+    last_word,
+)
+from fuseprompt.text.tokenizer import Tokenizer
+from tests.text.tiny import LINES, byte_bpe, meta_bpe, word_piece
+from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer
+
+GPT2, LLAMA, BERT, CLIP = (
+    Tokenizer.from_hf(t())
+    for t in (gpt2_tokenizer, llama_tokenizer, bert_tokenizer, clip_tokenizer)
+)
+PAIRS = {
+    "bpe-wordpiece": RetokenizationTable(GPT2, BERT),
+    "bpe-clip": RetokenizationTable(GPT2, CLIP),
+    "bpe-bpe": RetokenizationTable(GPT2, LLAMA),
+    "small-bpe-large-bpe": RetokenizationTable(byte_bpe(300), byte_bpe(700)),
+    "wordpiece-bpe": RetokenizationTable(word_piece(), GPT2),
+    "wordpiece-clip": RetokenizationTable(word_piece(), CLIP),
+}
+# Merges of the meta BPE cross blanks, so appending ids is not encoding the text.
+CROSSING = RetokenizationTable(GPT2, meta_bpe(600))
+
+WORDS = sorted({w for line in LINES for w in line.split()})
+CONTEXTS = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            " ",
+            "\n",
+            "a",
+            "An image of",
+            "An image of ",
+            "a  ",
+            "the end.",
+            "don",
+            "(",
+            "x\n",
+            "a \n b",
+        ]
+    ),
+    st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join),
+    st.lists(
+        st.sampled_from([*WORDS, " ", "\n", "\t", "...", "é", "'", "s", "-", "\u00a0", "中"]),
+        max_size=6,
+    ).map("".join),
+    st.text(max_size=8),
+)
+
+
+def tokens_to_append(table: RetokenizationTable) -> torch.Tensor:
+    """Return every primary token but the special ones."""
+    primary = table.primary
+    return torch.tensor([i for i in range(primary.vocab_size) if i not in primary.special_ids])
+
+
+def expected(table: RetokenizationTable, text: str, token: int) -> list[int]:
+    """Return the framed ids of a whole text."""
+    secondary = table.secondary
+    return secondary.frame(secondary.encode(text + table.primary.token_texts[token]))
+
+
+def check_every_token(table: RetokenizationTable, texts: list[str]) -> float:
+    """Compare all tokens after all texts with whole encodings; return the share by table."""
+    tokens = tokens_to_append(table)
+    rows = torch.arange(len(texts)).repeat_interleave(len(tokens))
+    every = tokens.repeat(len(texts))
+    ids, share = table.extend(texts, rows, every)
+    got = ids.to_lists()
+    for i, (row, token) in enumerate(zip(rows.tolist(), every.tolist(), strict=True)):
+        want = expected(table, texts[row], token)
+        assert got[i] == want, (texts[row], table.primary.token_texts[token])
+    return share
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@settings(max_examples=15)
+@given(texts=st.lists(CONTEXTS, min_size=1, max_size=3))
+@example(texts=["", "An image of", "An image of ", "the end.", 'He said "no"', "a\n", "\n\nb"])
+@example(texts=["[SEP", "<|endoftext|", "a [SEP", "end [", "un", "isn't", "  double  blanks"])
+def test_extend_is_encoding_the_whole_text(pair: str, texts: list[str]) -> None:
+    check_every_token(PAIRS[pair], texts)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_most_candidates_take_the_fast_path(pair: str) -> None:
+    table = PAIRS[pair]
+    assert table.check() == 1.0
+    words = torch.nonzero(table.starts_word).flatten()
+    _, share = table.extend(["An image of"], torch.zeros(len(words), dtype=torch.long), words)
+    # The tiny CLIP vocabulary lacks some letters, and has no piece at all for a word made of them.
+    written = (table.pieces.lengths[words] > 0).float().mean().item()
+    assert share == pytest.approx(written)
+    assert share > 0.85
+
+
+def test_a_tokenizer_that_merges_across_blanks_fails_the_check_and_stays_exact() -> None:
+    assert CROSSING.check() < 1.0
+    assert not CROSSING.is_exact
+    share = check_every_token(CROSSING, ["An image of", "a photo of the", "", "on the "])
+    assert share == 0.0
+
+
+def test_the_comparison_itself_notices_a_wrong_id() -> None:
+    table = RetokenizationTable(GPT2, BERT)
+    assert table.is_exact
+    table.pieces.ids[int(torch.nonzero(table.starts_word)[0]), 0] += 1
+    assert table.check() < 1.0
+    with pytest.raises(AssertionError):
+        check_every_token(table, ["An image of"])
+
+
+def test_check_repeats_itself() -> None:
+    assert CROSSING.check(num_pairs=300, seed=3) == CROSSING.check(num_pairs=300, seed=3)
+
+
+def test_a_primary_without_new_words_has_nothing_to_check() -> None:
+    table = RetokenizationTable(byte_bpe(257), BERT)
+    assert not table.starts_word.any()
+    assert table.check() == 1.0
+    check_every_token(table, ["An image", ""])
+
+
+def test_nothing_to_append_to_gives_no_rows() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    ids, share = PAIRS["bpe-wordpiece"].extend([], none, none)
+    assert len(ids) == 0
+    assert share == 0.0
+
+
+def test_pieces_of_tokens_that_start_no_word_are_empty() -> None:
+    table = PAIRS["bpe-wordpiece"]
+    assert torch.equal(table.pieces.lengths > 0, table.starts_word)
+    token = GPT2.encode("a the")[-1]
+    assert table.pieces.to_lists()[token] == BERT.encode("the")
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 9), max_size=5), st.lists(st.integers(0, 9), max_size=5)),
+        max_size=6,
+    )
+)
+def test_concatenate_joins_rows(rows: list[tuple[list[int], list[int]]]) -> None:
+    left = PaddedIds.from_lists([a for a, _ in rows])
+    right = PaddedIds.from_lists([b for _, b in rows])
+    joined = concatenate(left, right)
+    assert joined.to_lists() == [a + b for a, b in rows]
+    assert joined.ids.shape[1] == max((len(a) + len(b) for a, b in rows), default=0)
+
+
+def test_concatenate_leaves_zeros_beyond_each_row() -> None:
+    joined = concatenate(PaddedIds.from_lists([[1, 2], []]), PaddedIds.from_lists([[3], [4, 5]]))
+    assert joined.ids.tolist() == [[1, 2, 3], [4, 5, 0]]
+
+
+def test_padded_rows_can_be_chosen() -> None:
+    batch = PaddedIds.from_lists([[1], [2, 3], []])
+    assert len(batch) == 3
+    assert batch[torch.tensor([2, 1])].to_lists() == [[], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("", ""), ("a ", ""), ("cat", "cat"), ("a cat", " cat"), ("a\ncat", "\ncat"), ("a  b", " b")],
+)
+def test_last_word(text: str, word: str) -> None:
+    assert last_word(text) == word
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        (" cat", True),
+        (" ,", True),
+        ("cat", False),
+        (" ", False),
+        ("  cat", False),
+        (" caf\u00e9", False),
+        (" a\n", False),
+        ("", False),
+        (" a b", True),
+    ],
+)
+def test_is_new_word(text: str, new: bool) -> None:
+    assert is_new_word(text) is new
