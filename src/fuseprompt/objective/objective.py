@@ -9,7 +9,7 @@ alone, in fp32 and without caches: what it says is what is reported. Read next:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,9 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+
+#: Tokens that a secondary keeps free for the punctuation that closes a sentence.
+END_ROOM: Final = 2
 
 
 @final
@@ -142,7 +145,8 @@ class BoundTerm:
     ) -> tuple[Float[Tensor, " c"], float]:
         """Return the exact loss of candidates, each a text with one primary token appended.
 
-        Texts that are equal for this model are computed once, also across problems.
+        Texts that are equal for this model are computed once, also across problems. A text that
+        would leave this model no room for closing punctuation has an infinite loss.
 
         Args:
             texts: The texts to append to.
@@ -157,8 +161,16 @@ class BoundTerm:
         ids, share = self.table.extend(texts, rows, tokens)
         keyed = torch.cat([ids.lengths[:, None], ids.ids], dim=1)
         distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
-        outputs = self.model.outputs(PaddedIds(distinct[:, 1:], distinct[:, 0]))
-        return self.compare(outputs[inverse.to(outputs.device)], problems).cpu(), share
+        fits = torch.nonzero(distinct[:, 0] <= self.model.max_length - END_ROOM).flatten()
+        if not len(fits):
+            return torch.full((len(tokens),), float("inf")), share
+        outputs = self.model.outputs(PaddedIds(distinct[fits, 1:], distinct[fits, 0]))
+        row_of = torch.full((len(distinct),), -1).scatter(0, fits, torch.arange(len(fits)))
+        kept = row_of[inverse] >= 0
+        losses = torch.full((len(tokens),), float("inf"))
+        inputs = outputs[row_of[inverse[kept]].to(outputs.device)]
+        losses[kept] = self.compare(inputs, problems[kept]).float().cpu()
+        return losses, share
 
 
 @final

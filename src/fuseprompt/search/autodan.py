@@ -15,11 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import SearchError
-from fuseprompt.objective.objective import BoundObjective, Evaluation
+from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.objective.objective import END_ROOM, BoundObjective
 from fuseprompt.search.batch import Beams, Candidates, extend
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
-from fuseprompt.search.proposers import ProposalSetting, Proposer, Step, TransferProposer
+from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
+from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, Pooled, describe_rows
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -60,11 +62,12 @@ class AutoDAN:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, was: {self.steps}.")
 
-    def init(self, bound: BoundObjective) -> "AutoDANState":
+    def init(self, bound: BoundObjective) -> AutoDANState:
         """Return the state before the first step: one beam per problem, holding its prefix.
 
         Raises:
-            SearchError: If a prefix does not survive decode -> encode, or ends in white space.
+            SearchError: If a prefix does not survive decode -> encode, ends in white space, or is
+                too long for a model.
         """
         primary = bound.objective.primary
         prefixes = tuple(p.prefix for p in bound.problems)
@@ -76,6 +79,7 @@ class AutoDAN:
                     f"reads {primary.tokenizer.decode(row)!r}) or ends in white space. Choose "
                     "another prefix."
                 )
+        _check_room(bound)
         count = len(prefixes)
         beams = Beams(
             problems=torch.arange(count),
@@ -91,7 +95,7 @@ class AutoDAN:
             bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count
         )
 
-    def step(self, state: "AutoDANState") -> "AutoDANState":
+    def step(self, state: AutoDANState) -> AutoDANState:
         """Return the state after one more token; what ends as a sentence is finished first."""
         bound, beams = state.bound, state.beams
         log_probs = _next_log_probs(bound, beams)
@@ -113,11 +117,14 @@ class AutoDAN:
         losses, terms, share = _exact_losses(bound, step.beams, candidates)
         state.proposer.observe(step, candidates, terms)
         problems = step.beams.problems[candidates.rows]
-        # A problem whose beams can no longer grow keeps them as they are.
-        going_on = set(problems.tolist())
-        left += tuple(t for t in _describe(step.beams, range(len(open_))) if t[0] not in going_on)
         ranked = losses + self._demand(candidates.texts, state.num_steps)
         chosen = self.strategy.select(ranked, problems, candidates.tokens)
+        chosen = chosen[torch.isfinite(losses[chosen])]  # Infinite: too long for a secondary.
+        # A problem whose beams can no longer grow keeps them as they are.
+        going_on = set(problems[chosen].tolist())
+        left += tuple(
+            t for t in describe_rows(step.beams, range(len(open_))) if t[0] not in going_on
+        )
         grown = extend(step.beams, candidates, chosen, losses)
         return AutoDANState(
             bound,
@@ -132,11 +139,11 @@ class AutoDAN:
             state.num_scored + len(candidates),
         )
 
-    def is_done(self, state: "AutoDANState") -> bool:
+    def is_done(self, state: AutoDANState) -> bool:
         """Return whether nothing is left to extend."""
         return len(state.beams) == 0
 
-    def finish(self, state: "AutoDANState") -> list["Found"]:
+    def finish(self, state: AutoDANState) -> list[Found]:
         """Return the best texts of each problem, finished ones first; works on any state."""
         found = []
         for problem, pool in enumerate(state.pools):
@@ -149,8 +156,8 @@ class AutoDAN:
         return found
 
     def _finish_sentences(
-        self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]
-    ) -> tuple["Pool", ...]:
+        self, state: AutoDANState, log_probs: Float[Tensor, "n v"]
+    ) -> tuple[Pool, ...]:
         """Return the pools with every beam that may end here, judged exactly from its text."""
         beams, tokenizer = state.beams, state.bound.objective.primary.tokenizer
         texts: list[str] = []
@@ -175,9 +182,7 @@ class AutoDAN:
             tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools
         )
 
-    def _open_rows(
-        self, bound: BoundObjective, beams: Beams, pools: tuple["Pool", ...]
-    ) -> list[int]:
+    def _open_rows(self, bound: BoundObjective, beams: Beams, pools: tuple[Pool, ...]) -> list[int]:
         """Return the beams of problems whose best finished text could still be beaten."""
         weight = bound.objective.fluency.weight
         chosen = beams.num_chosen.clamp_min(1)
@@ -188,8 +193,14 @@ class AutoDAN:
             float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0
             for p in range(len(pools))
         ]
-        rows = enumerate(beams.problems.tolist())
-        return [i for i, p in rows if not pools[p] or pools[p][0].loss >= best[p]]
+        primary = bound.objective.primary
+        used = beams.token_ids.lengths + primary.tokenizer.num_special
+        rows = enumerate(zip(beams.problems.tolist(), used.tolist(), strict=True))
+        return [
+            i
+            for i, (p, length) in rows
+            if length + 1 < primary.max_length and (not pools[p] or pools[p][0].loss >= best[p])
+        ]
 
     def _allows(self, text: str) -> bool:
         return all(c.allows(text) for c in self.constraints)
@@ -199,7 +210,7 @@ class AutoDAN:
         missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
         return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
 
-    def _with_wanted(self, state: "AutoDANState", step: Step, candidates: Candidates) -> Candidates:
+    def _with_wanted(self, state: AutoDANState, step: Step, candidates: Candidates) -> Candidates:
         """Return the candidates with the next token of every word that a constraint wants."""
         tokenizer = state.classes.tokenizer
         known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
@@ -233,102 +244,22 @@ class AutoDAN:
         )
 
 
-@final
-@dataclass(frozen=True)
-class Pooled:
-    """A finished text with its exact losses.
-
-    Attributes:
-        loss: Total loss.
-        text: The text.
-        exact: Loss by term.
-    """
-
-    loss: float
-    text: str
-    exact: Evaluation = field(compare=False)
-
-
-Pool = tuple[Pooled, ...]
-
-
-@final
-@dataclass(frozen=True)
-class HistoryEntry:
-    """The best of one problem after a step.
-
-    Attributes:
-        step: Tokens appended so far.
-        text: Best open text.
-        loss: Its loss, the end not counted.
-        pooled: Loss of the best finished text, or `None`.
-        evaluations: Candidates scored exactly at this step.
-    """
-
-    step: int
-    text: str
-    loss: float
-    pooled: float | None
-    evaluations: int
-
-
-@final
-@dataclass(frozen=True)
-class Found:
-    """The outcome of one problem.
-
-    Attributes:
-        texts: Best texts first.
-        finished: Whether they end as sentences.
-        history: The best after each step.
-    """
-
-    texts: tuple[str, ...]
-    finished: bool
-    history: tuple[HistoryEntry, ...]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class AutoDANState:
-    """The state of a search.
-
-    Attributes:
-        bound: Objective and problems.
-        classes: The primary's tokens.
-        proposer: Who proposes.
-        beams: Open texts.
-        pools: Finished texts of each problem, best first.
-        histories: Best after each step, of each problem.
-        left: Beams of problems that are settled: problem, loss, text.
-        num_steps: Tokens appended so far.
-        fast_path: Candidates whose secondary ids came from the retokenisation table (mean over the
-            terms).
-        num_scored: Candidates scored exactly.
-    """
-
-    bound: BoundObjective
-    classes: TokenClasses
-    proposer: Proposer
-    beams: Beams
-    pools: tuple[Pool, ...]
-    histories: tuple[tuple[HistoryEntry, ...], ...]
-    left: tuple[tuple[int, float, str], ...] = ()
-    num_steps: int = 0
-    fast_path: float = 0.0
-    num_scored: int = 0
-
-    def open_texts(self) -> list[tuple[int, float, str]]:
-        """Return problem, loss and text of every beam that was not finished."""
-        return [*self.left, *_describe(self.beams, range(len(self.beams)))]
-
-
-def _describe(beams: Beams, rows: Sequence[int]) -> list[tuple[int, float, str]]:
-    return [(int(beams.problems[i]), float(beams.losses[i]), beams.texts[i]) for i in rows]
+def _check_room(bound: BoundObjective) -> None:
+    """Raise a `SearchError` if a prefix leaves a model no room for a text."""
+    primary: CausalModel | TextModel = bound.objective.primary
+    models = [primary, *(term.model for term in bound.terms)]
+    for problem in bound.problems:
+        for model in models:
+            length = len(model.tokenizer.frame(model.tokenizer.encode(problem.prefix)))
+            if length + END_ROOM >= model.max_length:
+                raise SearchError(
+                    f"The prefix of problem {problem.id!r} has {length} tokens for {model.name}, "
+                    f"which takes texts of at most {model.max_length}. Shorten the prefix."
+                )
 
 
 def _merge_left(state: AutoDANState, rows: Sequence[int]) -> tuple[tuple[int, float, str], ...]:
-    return (*state.left, *_describe(state.beams, rows))
+    return (*state.left, *describe_rows(state.beams, rows))
 
 
 def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:

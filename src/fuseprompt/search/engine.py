@@ -17,7 +17,8 @@ import torch
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.objective import Evaluation, Objective, Problem
-from fuseprompt.search.autodan import AutoDAN, HistoryEntry
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.state import HistoryEntry
 from fuseprompt.text.tokenizer import Tokenizer
 
 

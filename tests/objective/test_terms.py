@@ -1,0 +1,42 @@
+"""Each term is what its docstring says, by hand."""
+
+import torch
+from PIL import Image
+
+from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+from fuseprompt.text.retokenize import PaddedIds
+from tests.tiny import classifier, clip, sentence_encoder
+
+
+def framed(model: object, text: str) -> PaddedIds:
+    tokenizer = model.tokenizer  # type: ignore[attr-defined]
+    return PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(text))])
+
+
+def test_a_text_is_no_distance_from_itself() -> None:
+    term = TextSimilarity(sentence_encoder())
+    target = term.read_target("two people are walking")
+    outputs = sentence_encoder().outputs(framed(sentence_encoder(), "two people are walking"))
+    assert abs(float(term.compare(outputs, target[None]))) < 1e-6
+    assert float(term.compare(-outputs, target[None])) > 1.999
+
+
+def test_image_distance_is_one_minus_cosine(tmp_path) -> None:
+    file = tmp_path / "picture.png"
+    image = Image.new("RGB", (37, 50), "green")
+    image.save(file)
+    term = ImageText(clip())
+    from_file, from_memory = term.read_target(file), term.read_target(image)
+    torch.testing.assert_close(from_file, from_memory)
+    outputs = clip().outputs(framed(clip(), "a cat"))
+    expected = 1 - torch.nn.functional.cosine_similarity(outputs, from_file[None])
+    torch.testing.assert_close(term.compare(outputs, from_file[None]), expected)
+
+
+def test_label_is_the_cross_entropy_in_nats() -> None:
+    term = Label(classifier())
+    logits = classifier().outputs(framed(classifier(), "a happy dog"))
+    for i, label in enumerate(("NEGATIVE", "neutral", "Positive")):
+        loss = term.compare(logits, term.read_target(label)[None])
+        expected = torch.nn.functional.cross_entropy(logits, torch.tensor([i]), reduction="none")
+        torch.testing.assert_close(loss, expected)
