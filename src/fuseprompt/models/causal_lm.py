@@ -19,6 +19,9 @@ from fuseprompt.errors import ModelError
 from fuseprompt.models.base import vocabulary_of
 from fuseprompt.text.tokenizer import Tokenizer
 
+#: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
+TOKENS_PER_PASS = 1024
+
 
 @final
 class CausalLM:
@@ -106,7 +109,13 @@ class CausalLM:
         by_length: dict[int, list[int]] = {}
         for i, row in enumerate(token_ids):
             by_length.setdefault(len(row), []).append(i)
-        for rows in by_length.values():
+        chunks = [
+            rows[i : i + step]
+            for length, rows in by_length.items()
+            for step in [max(1, TOKENS_PER_PASS // max(length, 1))]
+            for i in range(0, len(rows), step)
+        ]
+        for rows in chunks:
             ids = self._begin(torch.tensor([list(token_ids[i]) for i in rows])).to(self.device)
             log_probs = torch.log_softmax(self._module(input_ids=ids).logits.float(), dim=-1)
             follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)

@@ -1,0 +1,110 @@
+"""Image-text models: features equal to the model's own, towers joined, folders loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import normalize
+from transformers import BertModel
+
+from fuseprompt.errors import ModelError
+from fuseprompt.models.hub import load
+from fuseprompt.models.image_text import ClipModel, ImageEncoder, ImageTextModel, TwoTowerModel
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.tokenizer import Tokenizer
+from tests.text.tiny import LINES
+from tests.tiny import (
+    bert_config,
+    clip,
+    clip_module,
+    clip_processor,
+    clip_tokenizer,
+    save_folder,
+    seeded,
+    sentence_encoder,
+)
+
+TEXTS = [*LINES[:5], "a", "the museum"]
+
+
+def pictures(count: int = 3) -> list[Image.Image]:
+    """Return pictures of noise of different sizes."""
+    rng = np.random.default_rng(0)
+    sizes = [(40 + 7 * i, 33 + 5 * i, 3) for i in range(count)]
+    return [Image.fromarray(rng.integers(0, 256, s, dtype=np.uint8)) for s in sizes]
+
+
+def ids_of(model: ImageTextModel, texts: list[str]) -> PaddedIds:
+    return PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode(t)) for t in texts])
+
+
+def test_text_features_are_those_of_the_model() -> None:
+    batch = clip_tokenizer()(TEXTS, padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    features = clip_module().get_text_features(**batch)
+    want = normalize(getattr(features, "pooler_output", features).detach(), dim=-1)
+    got = clip().outputs(ids_of(clip(), TEXTS))
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert not got.requires_grad
+
+
+def test_the_cosine_is_the_model_s_own_logit() -> None:
+    texts = clip_tokenizer()(TEXTS, padding=True, return_tensors="pt")
+    pixels = clip_processor()(images=pictures(), return_tensors="pt")["pixel_values"]
+    output = clip_module()(
+        input_ids=texts["input_ids"], attention_mask=texts["attention_mask"], pixel_values=pixels
+    )
+    want = (output.logits_per_text / clip_module().logit_scale.exp()).detach()
+    got = clip().outputs(ids_of(clip(), TEXTS)) @ clip().image_features(pictures()).T
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_of_one_is_a_batch_of_many() -> None:
+    many = clip().outputs(ids_of(clip(), TEXTS))
+    alone = torch.cat([clip().outputs(ids_of(clip(), [t])) for t in TEXTS])
+    torch.testing.assert_close(many, alone, atol=1e-5, rtol=1e-5)
+    together = clip().image_features(pictures())
+    singly = torch.cat([clip().image_features([p]) for p in pictures()])
+    torch.testing.assert_close(together, singly, atol=1e-5, rtol=1e-5)
+
+
+def test_a_saved_folder_is_loaded_as_clip(tmp_path: Path) -> None:
+    save_folder(tmp_path, clip_module(), clip_tokenizer(), clip_processor())
+    loaded = load(tmp_path, device="cpu")
+    assert isinstance(loaded, ClipModel)
+    assert isinstance(loaded, ImageTextModel)
+    ids = ids_of(loaded, TEXTS)
+    assert torch.equal(loaded.outputs(ids), clip().outputs(ids))
+    assert torch.equal(loaded.image_features(pictures()), clip().image_features(pictures()))
+    assert loaded.max_length == clip().max_length
+
+
+def test_a_model_without_pictures_is_refused() -> None:
+    module = seeded(0, lambda: BertModel(bert_config()))
+    tokenizer = Tokenizer.from_hf(clip_tokenizer())
+    with pytest.raises(ModelError, match="mine: BertModel has no get_text_features"):
+        ClipModel(module, tokenizer, None, name="mine")
+
+
+class ColourTower:
+    """An image encoder that sees the mean colour only."""
+
+    def image_features(self, images: Sequence[Image.Image]) -> Tensor:
+        rows = [torch.tensor(np.asarray(i, dtype=np.float32).mean((0, 1))) for i in images]
+        return normalize(torch.nn.functional.pad(torch.stack(rows), (0, 13)), dim=-1)
+
+
+def test_two_towers_answer_each_for_its_side() -> None:
+    model = TwoTowerModel(sentence_encoder(), ColourTower(), name="two")
+    assert isinstance(model, ImageTextModel)
+    assert isinstance(ColourTower(), ImageEncoder)
+    ids = ids_of(model, TEXTS)
+    assert torch.equal(model.outputs(ids), sentence_encoder().outputs(ids))
+    assert torch.equal(model.image_features(pictures()), ColourTower().image_features(pictures()))
+    assert model.vocabulary is sentence_encoder().vocabulary
+    assert model.max_length == sentence_encoder().max_length
+    assert (model.outputs(ids) @ model.image_features(pictures()).T).shape == (len(TEXTS), 3)
