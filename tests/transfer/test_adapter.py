@@ -55,7 +55,9 @@ def test_backward_is_the_transposed_map_of_each_text(texts, framed):
     start = len(SECONDARY.tokenizer.prefix_ids) if framed else 0
     for row, alignment in enumerate(output.alignments):
         grad = weights[row, start : start + len(alignment.secondary_spans)]
-        carried = transfer_gradient(grad, alignment, table=TABLE).grad
+        found = transfer_gradient(grad, alignment, table=TABLE)
+        carried = found.grad
+        assert output.num_dropped[row] == found.num_dropped
         assert_close(embeds.grad[row, : len(carried)], carried)
         assert not embeds.grad[row, len(carried) :].any()
         plain = PRIMARY.vocabulary[ids.ids[row, : len(carried)]].requires_grad_()

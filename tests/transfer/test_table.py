@@ -1,6 +1,7 @@
 """The artefact: what is written, and everything that must not load."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,3 +109,13 @@ def test_full_tubal_rank_changes_nothing():
     from fuseprompt.tensor import t_product
 
     assert_close(t_product(left, right), jacobian)
+
+
+def test_golden_file_of_format_1_loads_in_every_version():
+    """Written by version 0.1.0; must never be written anew."""
+    folder = Path(__file__).parent / "golden"
+    table = JacobianTable.load(folder, {"primary_tokenizer": "a" * 64})
+    assert table.jacobians[1, 1].flatten().tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert torch.equal(table.jacobians[1, 2], torch.arange(8.0).reshape(2, 2, 2) / 8)
+    assert table.reports[1, 2].ridge == 0.3
+    assert (table.max_tokens, table.rank, table.is_shared) == (4, None, False)

@@ -19,7 +19,7 @@ from fuseprompt.models.base import HasVocabulary
 from fuseprompt.text.alignment import Alignment, align, token_spans
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.table import JacobianTable, fingerprint_models
-from fuseprompt.transfer.tproduct import RandomFallback, transfer_gradient
+from fuseprompt.transfer.tproduct import RandomFallback, count_without_map, transfer_gradient
 
 
 @final
@@ -32,11 +32,14 @@ class AdapterOutput:
             to the primary.
         token_ids: The secondary's ids.
         alignments: Both tokenizations of each text.
+        num_dropped: For each text, how many of the secondary's tokens have no map back, so that
+            their gradient is zero (or random, with a fallback).
     """
 
     embeds: Float[Tensor, "b t ds"]
     token_ids: PaddedIds
     alignments: tuple[Alignment, ...]
+    num_dropped: tuple[int, ...]
 
 
 @final
@@ -106,10 +109,11 @@ class FuseAdapter(nn.Module):
         values = vocabulary[padded.ids.to(vocabulary.device)]
         inside = torch.arange(values.shape[1]) < padded.lengths[:, None]
         values = values * inside[..., None].to(values)
+        dropped = tuple(count_without_map(a, table=self.table) for a in alignments)
         if embeds.requires_grad:
             apply: Any = _Retokenise.apply
             values = apply(embeds, values, self, alignments)
-        return AdapterOutput(values, padded, tuple(alignments))
+        return AdapterOutput(values, padded, tuple(alignments), dropped)
 
     def _retokenise(self, token_ids: list[int]) -> tuple[list[int], Alignment]:
         """Return the secondary's ids of a text and the alignment."""
@@ -135,7 +139,7 @@ class _Retokenise(torch.autograd.Function):
         alignments: list[Alignment],
     ) -> Float[Tensor, "b t ds"]:
         ctx.adapter, ctx.alignments = adapter, alignments
-        ctx.like = embeds.new_empty(0).expand(0)
+        ctx.like = embeds.new_empty(0)  # dtype and device
         ctx.shape = embeds.shape
         return values
 

@@ -270,13 +270,15 @@ class AdapterFitter:
             self._secondary.vocabulary.shape[0],
         )
         ids = torch.tensor([i for i in range(size) if i not in special])
-        v_p, v_s = self._primary.vocabulary[ids], self._secondary.vocabulary[ids]
+        ids = ids.to(self._primary.vocabulary.device)
+        v_p = self._primary.vocabulary[ids]
+        v_s = self._secondary.vocabulary.to(v_p.device)[ids]
         sums = GramSum()
         for start in range(0, size, _CHUNK):
             rows = slice(start, start + _CHUNK)
             sums.update(v_p[rows, :, None].double(), v_s[rows, :, None].double())
         jacobian = sums.solve(0.0).to(_floating(v_p).dtype)
-        whole = Case(ids[:, None], ids[:, None], torch.ones(len(ids)), 1)
+        whole = Case(ids[:, None], ids[:, None], torch.ones(len(ids), device=ids.device), 1)
         r2, cosine = quality(
             jacobian,
             whole,

@@ -121,6 +121,20 @@ def transfer_gradient(
     return PrimaryGradient(result, dropped)
 
 
+def count_without_map(alignment: Alignment, *, table: JacobianTable) -> int:
+    """Count the secondary's tokens whose gradient has no map to go through.
+
+    Args:
+        alignment: The text in both tokenizations.
+        table: The fitted maps.
+
+    Returns:
+        What `transfer_gradient` reports as `num_dropped` without a fallback.
+    """
+    groups = _by_map(alignment, table, None)
+    return sum(p.num_secondary for parts, jacobian in groups if jacobian is None for p in parts)
+
+
 def map_embeddings(
     embeds: Float[Tensor, "s dp"],
     alignment: Alignment,
@@ -259,7 +273,8 @@ class _TProductScorer:
             if jacobian is None:
                 continue
             rows = torch.nonzero((pairs == torch.tensor([k, l])).all(1)).flatten()
-            words = self.primary.vocabulary[token_ids[rows, :k]].float().mT  # (w, dp, k)
+            words = self.primary.vocabulary[token_ids[rows, :k]].mT.to(result)  # (w, dp, k)
+            jacobian = jacobian.to(result)
             if SHARED in self.transfer.table.jacobians:
                 result[rows] = words.mean(-1) @ jacobian[..., 0]
             else:
