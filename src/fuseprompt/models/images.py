@@ -1,5 +1,6 @@
 """Read any image file as an upright RGB picture, or say in one sentence why it cannot be read."""
 
+import errno
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from fuseprompt.errors import ImageError
 
 #: More pixels than any camera has, few enough to decode in memory (a decompression bomb has more).
 MAX_PIXELS = 120_000_000
+
+#: Formats that Pillow recognises but cannot decode, or that are no pictures.
+_NO_PICTURES = frozenset({"BUFR", "GRIB", "HDF5", "MPEG"})
 
 
 def open_image(path: str | Path) -> Image.Image:
@@ -27,7 +31,7 @@ def open_image(path: str | Path) -> Image.Image:
             too large.
     """
     file = Path(path)
-    if not file.exists():
+    if not _exists(file):
         raise ImageError(
             f"{file}: no such file. Give the path of an image or of a folder of images."
         )
@@ -54,6 +58,10 @@ def open_image(path: str | Path) -> Image.Image:
         ) from None
     except Image.DecompressionBombError:
         raise ImageError(f"{file}: more than {MAX_PIXELS:,} pixels. Scale it down first.") from None
+    except PermissionError as error:
+        raise ImageError(
+            f"{file}: may not be read ({error.strerror}). Change its permissions."
+        ) from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise ImageError(
             f"{file}: the image is damaged or cut short ({error}). Copy or download it again."
@@ -66,7 +74,8 @@ def list_images(folder: str | Path) -> list[Path]:
     Raises:
         ImageError: If the folder has none.
     """
-    endings = Image.registered_extensions()
+    kinds = Image.registered_extensions()
+    endings = {e for e, kind in kinds.items() if kind in Image.OPEN and kind not in _NO_PICTURES}
     files = sorted(f for f in Path(folder).iterdir() if f.is_file() and f.suffix.lower() in endings)
     if not files:
         raise ImageError(
@@ -76,12 +85,23 @@ def list_images(folder: str | Path) -> list[Path]:
     return files
 
 
+def _exists(file: Path) -> bool:
+    """Return whether there is such a file; no file has a name that is too long."""
+    try:
+        return file.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise ImageError(f"{file}: cannot be looked up ({error.strerror}).") from None
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Return an RGB copy; 16-bit greys keep their brightness, transparency becomes white."""
     if image.mode.startswith("I") or image.mode == "F":
         extrema: Any = image.getextrema()  # one band: two numbers
+        is_16_bit = image.mode.startswith("I;16") or float(extrema[1]) > 255.0
         # 16-bit files hold 0..65535; Pillow's own conversion would clip all above 255 to white.
-        scale = 255.0 / 65535.0 if float(extrema[1]) > 255.0 else 1.0
+        scale = 255.0 / 65535.0 if is_16_bit else 1.0
         return image.convert("F").point(lambda value: value * scale).convert("L").convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
