@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models.causal_lm import CausalLM
@@ -43,7 +44,8 @@ def load(
     Raises:
         MissingModelError: If an offline model was not prepared, or the Hub does not answer and its
             cache has nothing.
-        ModelError: If the folder has no configuration, or one of a kind that cannot be used.
+        ModelError: If the folder has no configuration, or one of a kind that cannot be used, or a
+            file is missing or damaged.
 
     Example:
         lm, image_text = load("offline:lm"), load("offline:image-text")
@@ -52,21 +54,31 @@ def load(
     name = str(model_id)
     if name.startswith("offline:"):
         return _load_offline(name, target)
-    config = _read_config(name, local_only=local_only)
-    cached_only = local_only or Path(name).is_dir()
-    kind = _kind_of(config, name)
-    return kind.load(name, local_only=cached_only, device=target, name=name)
+    file, cached_only = _find_config(name, local_only=local_only)
+    kind = _kind_of(_read_config(file, name), name)
+    try:
+        return kind.load(name, local_only=cached_only, device=target, name=name)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ModelError(
+            f"{name}: its files cannot be loaded ({reason}). Copy or download it again."
+        ) from None
 
 
 def pick_device(device: str | torch.device) -> torch.device:
     """Return a torch device; "auto" is a GPU if there is one.
 
     Raises:
-        ModelError: If a GPU is asked for and there is none.
+        ModelError: If torch knows no such device, or a GPU is asked for and there is none.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ModelError(
+            f"device {device!r} is not one that torch knows. Use 'auto', 'cpu' or 'cuda'."
+        ) from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(
             f"device {device!r} was asked for, but torch sees no GPU here. "
@@ -94,45 +106,68 @@ def _load_offline(name: str, device: torch.device) -> Model:
     return SentenceEncoder.load(offline_folder(name), device=device, name=name)
 
 
-def _read_config(name: str, *, local_only: bool) -> dict[str, object]:
-    """Return config.json of a folder or Hub id."""
+def _find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
+    """Return config.json of a folder or Hub id, and whether the rest must come without the Hub."""
     folder = Path(name)
-    if folder.is_dir():
+    if name and folder.is_dir():
         file = folder / "config.json"
         if not file.is_file():
             raise ModelError(
                 f"{name}: the folder has no config.json, expected a folder made by save_pretrained."
             )
-        return json.loads(file.read_text())  # type: ignore[no-any-return]
+        return file, True
     offline = ", ".join(OFFLINE_IDS)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if not name or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise MissingModelError(
-            f"{name}: no such folder. Give a folder, a Hub id, or one of {offline}."
+            f"{name!r}: no such folder. Give a folder, a Hub id, or one of {offline}."
         )
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        path = hf_hub_download(
-            name, "config.json", local_files_only=local_only, etag_timeout=HUB_SECONDS
-        )
+        cached = Path(hf_hub_download(name, "config.json", local_files_only=True))
     except HFValidationError:
         raise MissingModelError(
             f"{name!r} is no folder and cannot be a Hub id. The offline models are {offline}."
         ) from None
     except LocalEntryNotFoundError:
-        raise MissingModelError(
-            f"{name!r} is not in the local Hub cache and the Hugging Face Hub "
-            f"{'was not asked (local_only)' if local_only else 'cannot be reached'}. "
-            f"The offline models are {offline}."
-        ) from None
-    except (HfHubHTTPError, OSError) as error:
+        cached = None
+    fault = "was not asked (local_only)" if local_only else _ask_hub(name)
+    if fault is None:
+        return Path(hf_hub_download(name, "config.json")), False
+    if cached is not None:
+        return cached, True
+    raise MissingModelError(
+        f"{name!r} is not in the local Hub cache, and the Hugging Face Hub {fault}. "
+        f"The offline models are {offline}."
+    )
+
+
+def _ask_hub(name: str) -> str | None:
+    """Return why the Hub has no such model or does not answer; None if it has one.
+
+    Asked once and with little patience: the download functions would try again for minutes.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS)
+    except Exception as error:  # the HTTP library, and so the class of its errors, varies
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise MissingModelError(
-            f"{name!r} cannot be had from the Hugging Face Hub ({reason}). "
-            f"The offline models are {offline}."
-        ) from None
-    return json.loads(Path(path).read_text())  # type: ignore[no-any-return]
+        verb = "does not give it" if isinstance(error, HfHubHTTPError) else "cannot be reached"
+        return f"{verb} ({reason})"
+    return None
+
+
+def _read_config(file: Path, name: str) -> dict[str, object]:
+    try:
+        config = json.loads(file.read_text())
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise ModelError(f"{name}: its config.json is not a JSON object. Copy the folder again.")
+    return config
 
 
 def _kind_of(
@@ -144,6 +179,11 @@ def _kind_of(
         raise ModelError(
             f"{name}: an encoder-decoder ({architectures}) cannot be used; "
             "give a causal LM or an encoder."
+        )
+    if "siglip" in str(config.get("model_type")):
+        raise ModelError(
+            f"{name}: SigLIP is always padded to 64 tokens and pooled at the last, which is not "
+            "supported yet; give a CLIP model."
         )
     if "text_config" in config and "vision_config" in config and not _writes(architectures):
         return ClipModel
