@@ -140,8 +140,8 @@ def linearise(
     inserted = points.repeat(n, 1).clone().requires_grad_(True)  # (n k, d)
     context = loss.vocabulary[token_ids.ids].detach().float()
     at = slots.positions[rows]
-    embeds = context.index_put((torch.arange(n * k), at), inserted)
     with torch.enable_grad():
+        embeds = context.index_put((torch.arange(n * k), at), inserted)
         losses = loss.loss(token_ids, problems[rows], embeds=embeds)
         (grads,) = torch.autograd.grad(losses.sum(), inserted)
     return Linear(points.detach(), losses.detach().reshape(n, k), grads.reshape(n, k, -1))

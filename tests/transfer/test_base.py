@@ -1,0 +1,114 @@
+"""Slots: where the stand-in stands, and the mean of pieces."""
+
+import pytest
+import torch
+
+from fuseprompt.text.retokenize import PaddedIds, last_word
+from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.transfer.base import (
+    Slots,
+    TokenScorer,
+    Transfer,
+    mean_pieces,
+    tokenize_last_word_slots,
+    tokenize_new_word_slots,
+)
+from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
+from fuseprompt.transfer.relinearized import RelinearizedTransfer
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from fuseprompt.transfer.union import UnionTransfer
+from fuseprompt.transfer.word_table import WordTable
+from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2, gpt2_tokenizer, llama_tokenizer
+from tests.transfer.fake_loss import linear_loss, table_for
+
+TOKENIZERS = [
+    Tokenizer.from_hf(t())
+    for t in (bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer)
+]
+families = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["bert", "clip", "gpt2", "llama"])
+LEFTS = ("An image of", "a photo of the (red", "", "the end.", "a cat ", "unfortunately")
+
+
+def slots_of(lefts: tuple[str, ...], rights: tuple[str, ...] | None = None) -> Slots:
+    zeros = torch.zeros(len(lefts), dtype=torch.long)
+    return Slots(lefts, rights if rights is not None else ("",) * len(lefts), zeros)
+
+
+def test_slots_at_the_end_of_texts() -> None:
+    slots = Slots.append(("a", "b c"), torch.tensor([1, 0]))
+    assert slots.right == ("", "")
+    assert len(slots) == 2
+
+
+@families
+def test_the_stand_in_of_a_new_word_follows_the_text(tokenizer: Tokenizer) -> None:
+    slots = slots_of(LEFTS)
+    ids = tokenize_new_word_slots(tokenizer, slots)
+    for left, row, at in zip(LEFTS, ids.token_ids.to_lists(), ids.positions.tolist(), strict=True):
+        blank = "" if not left or left[-1].isspace() else " "
+        assert row == tokenizer.frame(tokenizer.encode(f"{left}{blank}it"))
+        stem = len(tokenizer.prefix_ids) + len(tokenizer.encode(left.rstrip()))
+        assert row[:at][:stem] == row[:stem]
+        assert at >= stem
+        assert "i" in tokenizer.decode([row[at]])
+
+
+@families
+def test_the_stand_in_of_a_last_word_takes_its_place(tokenizer: Tokenizer) -> None:
+    ids = tokenize_last_word_slots(tokenizer, slots_of(LEFTS))
+    for left, row in zip(LEFTS, ids.token_ids.to_lists(), strict=True):
+        stem = left[: len(left) - len(last_word(left).lstrip())]
+        assert row == tokenizer.frame(tokenizer.encode(f"{stem}it"))
+
+
+@families
+def test_text_after_the_slot_stays(tokenizer: Tokenizer) -> None:
+    ids = tokenize_new_word_slots(tokenizer, slots_of(("a photo of",), (" on the beach.",)))
+    (row,) = ids.token_ids.to_lists()
+    assert row == tokenizer.frame(tokenizer.encode("a photo of it on the beach."))
+    alone = tokenize_new_word_slots(tokenizer, slots_of(("a photo of",)))
+    assert ids.positions.tolist() == alone.positions.tolist()
+
+
+def test_the_mean_of_pieces() -> None:
+    vocabulary = torch.arange(12.0).reshape(4, 3)
+    pieces = PaddedIds.from_lists([[1], [0, 3], [], [2, 2, 1]])
+    want = torch.stack(
+        [
+            vocabulary[1],
+            vocabulary[[0, 3]].mean(0),
+            torch.zeros(3),
+            vocabulary[[2, 2, 1]].mean(0),
+        ]
+    )
+    torch.testing.assert_close(mean_pieces(vocabulary, pieces), want)
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        NoTransfer(),
+        RandomTransfer(),
+        RetokenizedTransfer(),
+        SumTransfer(second=NoTransfer()),
+        UnionTransfer(second=NoTransfer()),
+        RelinearizedTransfer(num_best=2),
+    ],
+    ids=lambda t: t.name,
+)
+def test_every_transfer_keeps_the_protocol(transfer: Transfer) -> None:
+    assert isinstance(transfer, Transfer)
+    assert isinstance(WordTable(), Transfer)
+    loss = linear_loss()
+    table = table_for(loss)
+    scorer = transfer.bind(gpt2(), table, loss)
+    assert isinstance(scorer, TokenScorer)
+    slots = Slots.append(("An image of", "a"), torch.tensor([0, 1]))
+    words = torch.nonzero(table.starts_word).flatten()[:5]
+    assert scorer.new_words(slots, words).shape == (2, 5)
+    tokens = torch.tensor([[40, 50, 60]] * 2)
+    scores = scorer.continuations(slots, tokens)
+    assert scores.shape == (2, 3)
+    assert scores.isfinite().all()
+    assert scorer.continuations(slots, torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0)
