@@ -81,10 +81,12 @@ class AutoDAN:
                 )
         _check_room(bound)
         count = len(prefixes)
+        # Without prefix and BOS nothing predicts the first token.
+        lonely = not primary.tokenizer.prefix_ids
         beams = Beams(
             problems=torch.arange(count),
             token_ids=PaddedIds.from_lists(ids),
-            num_given=torch.tensor([len(row) for row in ids], dtype=torch.long),
+            num_given=torch.tensor([max(len(row), int(lonely)) for row in ids], dtype=torch.long),
             nll_sum=torch.zeros(count, dtype=torch.float64),
             texts=prefixes,
             losses=torch.full((count,), float("inf")),
@@ -110,6 +112,8 @@ class AutoDAN:
             return replace(state, beams=beams[[]], pools=pools, left=left)
         step = Step(beams[open_], log_probs[open_], self._allows)
         candidates = self._with_wanted(state, step, state.proposer.propose(step))
+        uncounted = step.beams.num_chosen[candidates.rows] < 0
+        candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
         if not len(candidates):
             return replace(
                 state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
@@ -263,12 +267,22 @@ def _merge_left(state: AutoDANState, rows: Sequence[int]) -> tuple[tuple[int, fl
 
 
 def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:
-    """Return the log-probabilities after each beam; beams of equal length share a forward pass."""
+    """Return the log-probabilities after each beam; beams of equal length share a forward pass.
+
+    Where nothing precedes the first token, the end of another text stands before it.
+
+    Raises:
+        SearchError: If there is no beam.
+    """
+    primary = bound.objective.primary
     result: Tensor | None = None
     ids, lengths = beams.token_ids.ids, beams.token_ids.lengths
     for length in torch.unique(lengths).tolist():
         rows = torch.nonzero(lengths == length).flatten()
-        log_probs = bound.objective.primary.next_log_probs(ids[rows, :length]).cpu()
+        context = ids[rows, :length]
+        if length + len(primary.tokenizer.prefix_ids) == 0:
+            context = primary.end_ids[:1].expand(len(rows), 1)
+        log_probs = primary.next_log_probs(context).cpu()
         if result is None:
             result = torch.empty(len(beams), log_probs.shape[1])
         result[rows] = log_probs
@@ -283,7 +297,8 @@ def _exact_losses(
     """Return total loss without the end, loss by term, and the share of ids from tables."""
     fluency = bound.objective.fluency
     rows = candidates.rows
-    mean = (beams.nll_sum[rows] + candidates.nll.double()) / (beams.num_chosen[rows] + 1)
+    count = (beams.num_chosen[rows] + 1).clamp_min(1)
+    mean = (beams.nll_sum[rows] + candidates.nll.double()) / count
     terms: dict[str, Tensor] = {fluency.name: mean.float()}
     total = fluency.weight * mean
     problems: Int[Tensor, " c"] = beams.problems[rows]

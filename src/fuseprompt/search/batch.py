@@ -23,7 +23,8 @@ class Beams:
     Attributes:
         problems: Problem of each beam, shape (n,).
         token_ids: Primary ids, prefix included.
-        num_given: Tokens of the prefix, shape (n,).
+        num_given: Tokens at the beginning whose likelihood does not count, shape (n,): those of the
+            prefix, or the first token of a text that nothing precedes.
         nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,),
             float64.
         texts: The text of each beam.
@@ -39,7 +40,7 @@ class Beams:
 
     @property
     def num_chosen(self) -> Int[Tensor, " n"]:
-        """Tokens chosen so far, shape (n,)."""
+        """Tokens chosen whose likelihood counts, shape (n,); -1 before an uncounted first one."""
         return self.token_ids.lengths - self.num_given
 
     def __len__(self) -> int:

@@ -18,8 +18,11 @@ class Constraint(Protocol):
         """Return whether a partial or finished text may be a candidate."""
         ...
 
-    def missing(self, text: str) -> int:
-        """Return how many demands a text does not meet yet; a finished text must meet all."""
+    def missing(self, text: str) -> float:
+        """Return how many demands a text does not meet yet, begun ones in part; 0 if it meets all.
+
+        A finished text must meet all.
+        """
         ...
 
     def wanted(self, text: str) -> list[str]:
@@ -52,9 +55,9 @@ class Forbid:
         """Return whether none of the words is in the text."""
         return not self.words or self._pattern.search(text) is None
 
-    def missing(self, text: str) -> int:
+    def missing(self, text: str) -> float:
         """Return 0: a ban demands nothing."""
-        return 0
+        return 0.0
 
     def wanted(self, text: str) -> list[str]:
         """Return nothing."""
@@ -76,20 +79,20 @@ class Require:
         """Return True: a text may still get the words."""
         return True
 
-    def missing(self, text: str) -> int:
-        """Return how many of the words are not in the text."""
-        return sum(not _has_word(text, w) for w in self.words)
+    def missing(self, text: str) -> float:
+        """Return how many of the words are not in the text; one that it ends in counts in part."""
+        # Else a word of several tokens would never be worth its first one.
+        words = [w for w in self.words if not _has_word(text, w)]
+        return sum((len(_rest(text, w)) / (len(w) + 1) for w in words), 0.0)
 
     def wanted(self, text: str) -> list[str]:
         """Return the missing words, blank first, or the rest of one whose start ends the text."""
-        wanted = []
-        for word in self.words:
-            if _has_word(text, word):
-                continue
-            full = " " + word
-            overlap = next(
-                (n for n in range(len(full) - 1, 1, -1) if text.lower().endswith(full[:n].lower())),
-                0,
-            )
-            wanted.append(full[overlap:])
-        return wanted
+        return [_rest(text, word) for word in self.words if not _has_word(text, word)]
+
+
+def _rest(text: str, word: str) -> str:
+    """Return a missing word with its blank, without the start of it that the text ends in."""
+    full = " " + word
+    sizes = range(len(full) - 1, 1, -1)
+    ends = (n for n in sizes if text.lower().endswith(full[:n].lower()))
+    return full[next(ends, 0) :]

@@ -113,14 +113,15 @@ class _TransferProposing:
         beams, log_probs = step.beams, step.log_probs.cpu()
         fluency = self.bound.objective.fluency
         nll = -log_probs
-        mean = (beams.nll_sum[:, None] + nll.double()) / (beams.num_chosen[:, None] + 1)
+        count = (beams.num_chosen[:, None] + 1).clamp_min(1)
+        mean = (beams.nll_sum[:, None] + nll.double()) / count
         expected = fluency.weight * mean.float()
         words = torch.nonzero(self.classes.new_words).flatten()
         scores = torch.full_like(expected, float("inf"))
         scores[:, words] = expected[:, words]
         # A text must not begin with a blank, so an empty one takes only tokens without.
         scores[torch.tensor([not text for text in beams.texts])] = float("inf")
-        open_ = _may_continue(beams, self.classes)
+        open_ = self._may_continue(beams)
         blocked = torch.where(open_, log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_continuations, blocked.shape[1]), dim=1)
         slots = Slots.append(beams.texts, beams.problems)
@@ -140,18 +141,14 @@ class _TransferProposing:
             beams, scores, log_probs, self.classes, width=self.search_width, allows=step.allows
         )
 
+    def _may_continue(self, beams: Beams) -> Bool[Tensor, "n v"]:
+        """Return which tokens may lengthen each beam's last word: none while it is the prefix's."""
+        prefixes = [self.bound.problems[p].prefix for p in beams.problems.tolist()]
+        texts = zip(beams.texts, prefixes, strict=True)
+        started = torch.tensor([text != prefix or not text for text, prefix in texts])
+        return self.classes.continuations[None] & started[:, None]
+
     def observe(
         self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
     ) -> None:
         """Learn nothing: this proposer is the same at every step."""
-
-
-def _may_continue(beams: Beams, classes: TokenClasses) -> Bool[Tensor, "n v"]:
-    """Return which tokens may lengthen each beam's last word: none while it is the prefix's."""
-    started = torch.tensor(
-        [
-            bool(n) or not text
-            for n, text in zip(beams.num_chosen.tolist(), beams.texts, strict=True)
-        ]
-    )
-    return classes.continuations[None] & started[:, None]

@@ -1,0 +1,242 @@
+"""AutoDAN: what is reported is true, groups do not matter, and every way to end is a good one."""
+
+import pytest
+import torch
+
+from fuseprompt.errors import SearchError
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.batch import Candidates
+from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.constraints import Forbid, Require
+from fuseprompt.search.engine import Result, iterate, minimize
+from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
+from fuseprompt.search.state import AutoDANState
+from tests.search.fixtures import PREFIX, method, objective, problems
+from tests.tiny import MAX_LENGTH, gpt2
+
+
+def run_to_the_end(search: AutoDAN, state: AutoDANState) -> AutoDANState:
+    while not search.is_done(state):
+        state = search.step(state)
+    return state
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return minimize(objective(), method(), problems())
+
+
+def test_texts_begin_with_the_prefix_and_end_as_sentences(results: list[Result]) -> None:
+    for result in results:
+        assert result.finished
+        assert result.text.startswith(PREFIX + " ")
+        assert result.text[-1] in ".!?"
+        assert gpt2().tokenizer.encode(result.text) == list(result.token_ids)
+        assert "".join(result.tokens) == result.text
+
+
+def test_the_reported_loss_is_that_of_the_text(results: list[Result]) -> None:
+    bound = objective().bind(problems())
+    for i, result in enumerate(results):
+        for one in (result, *result.alternatives):
+            (exact,) = bound.evaluate([one.text], [i])
+            assert abs(one.loss - exact.loss) <= 1e-5 * max(1.0, abs(exact.loss))
+            assert one.terms == pytest.approx(exact.terms, abs=1e-5, rel=1e-5)
+            weighted = sum(objective().weights[n] * v for n, v in one.terms.items())
+            assert abs(weighted - one.loss) <= 1e-5 * max(1.0, abs(one.loss))
+        losses = [result.loss, *(a.loss for a in result.alternatives)]
+        assert losses == sorted(losses)
+        assert len({result.text, *(a.text for a in result.alternatives)}) == len(losses)
+
+
+def test_one_problem_is_searched_like_many(results: list[Result]) -> None:
+    for problem, together in zip(problems(), results, strict=True):
+        (alone,) = minimize(objective(), method(), problem)
+        assert alone.text == together.text
+        assert abs(alone.loss - together.loss) <= 1e-5 * max(1.0, abs(alone.loss))
+        assert [h.text for h in alone.history] == [h.text for h in together.history]
+        assert [h.evaluations for h in alone.history] == [h.evaluations for h in together.history]
+
+
+def test_the_same_seed_gives_the_same_result(results: list[Result]) -> None:
+    again = minimize(objective(), method(), problems(), group_size=3)
+    assert [r.text for r in again] == [r.text for r in results]
+    assert [r.loss for r in again] == [r.loss for r in results]
+
+
+def test_the_history_counts_steps_and_evaluations(results: list[Result]) -> None:
+    for result in results:
+        assert [h.step for h in result.history] == list(range(1, len(result.history) + 1))
+        assert 1 <= len(result.history) <= 5
+        assert result.history[0].evaluations == 8  # one beam
+        assert all(8 <= h.evaluations <= 3 * 8 for h in result.history[1:])
+        assert all(h.text.startswith(PREFIX) for h in result.history)
+        pooled = [h.pooled for h in result.history if h.pooled is not None]
+        assert pooled == sorted(pooled, reverse=True)
+        assert result.loss <= min([*pooled, float("inf")]) + 1e-5
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, ""])
+def test_the_loss_of_an_open_text_is_exact_too(prefix: str) -> None:
+    bound = objective().bind([Problem(p.id, p.targets, prefix) for p in problems()])
+    search = method(max_end_nats=-1.0)
+    state = search.step(search.step(search.init(bound)))
+    beams = state.beams
+    assert len(beams) == 9
+    exact = bound.evaluate(beams.texts, beams.problems.tolist())
+    # Without the end event, fluency is the mean over the chosen tokens alone.
+    without_end = [
+        e.loss - e.terms["fluency"] + float(s / n)
+        for e, s, n in zip(exact, beams.nll_sum, beams.num_chosen, strict=True)
+    ]
+    torch.testing.assert_close(
+        beams.losses, torch.tensor(without_end, dtype=torch.float32), atol=1e-4, rtol=1e-5
+    )
+
+
+def test_without_a_likely_end_the_best_open_text_is_returned_unfinished() -> None:
+    result = minimize(objective(), method(max_end_nats=-1.0), problems())[0]
+    assert not result.finished
+    assert result.alternatives == ()
+    assert len(result.history) == 5
+    assert result.text == result.history[-1].text
+
+
+def test_closing_punctuation_costs_at_most_max_end_nats() -> None:
+    limit = 6.0
+    found = minimize(objective(), method(max_end_nats=limit, steps=8), problems())
+    texts = [one.text for r in found if r.finished for one in (r, *r.alternatives)]
+    assert texts
+    given = len(gpt2().tokenizer.encode(PREFIX))
+    for text in texts:
+        (nll,) = gpt2().nll([gpt2().tokenizer.encode(text)], [given])
+        assert float(nll[-2]) <= limit + 1e-4
+
+
+def test_a_time_limit_returns_the_best_so_far() -> None:
+    (result,) = minimize(objective(), method(steps=12), problems()[0], time_limit=1e-9)
+    assert len(result.history) == 1
+    assert not result.finished
+    assert result.text == result.history[0].text
+
+
+def test_a_state_can_be_stepped_twice() -> None:
+    search = method()
+    state = search.step(search.init(objective().bind(problems())))
+    before = (state.beams.texts, state.pools, state.histories, state.beams.nll_sum.clone())
+    first, second = search.step(state), search.step(state)
+    assert first.beams.texts == second.beams.texts
+    assert (state.beams.texts, state.pools, state.histories) == before[:3]
+    assert torch.equal(state.beams.nll_sum, before[3])
+
+
+def test_inputs_are_unchanged() -> None:
+    given = problems()
+    pixels = [p.targets["image"].tobytes() for p in given]
+    search = method()
+    list(iterate(objective(), search, given))
+    assert [p.targets["image"].tobytes() for p in given] == pixels
+    assert search == method()
+
+
+def test_forbidden_words_are_in_no_text_of_the_search(results: list[Result]) -> None:
+    word = results[0].text.split()[3].strip(".!?")
+    search = method(constraints=(Forbid((word,)),))
+    (result,) = minimize(objective(), search, problems()[0])
+    for text in (result.text, *(h.text for h in result.history)):
+        assert word not in text.replace(".", " ").split()
+
+
+def test_required_words_are_in_every_finished_text() -> None:
+    search = method(constraints=(Require(("dog", "beach")),), steps=8)
+    for result in minimize(objective(), search, problems()):
+        assert result.finished
+        for one in (result, *result.alternatives):
+            assert Require(("dog", "beach")).missing(one.text) == 0
+
+
+def test_what_is_required_and_forbidden_is_never_finished() -> None:
+    search = method(constraints=(Require(("dog",)), Forbid(("dog",))))
+    (result,) = minimize(objective(), search, problems()[0])
+    assert not result.finished
+    assert "dog" not in result.text.split()
+
+
+class NothingAfter:
+    """Proposes a language model's tokens, and nothing for some problems once they have begun."""
+
+    def __init__(self, stuck: set[int]) -> None:
+        self.stuck = stuck
+
+    def start(self, bound: object, classes: TokenClasses) -> "NothingAfter":
+        self.inner = LanguageModelProposer(4).start(bound, classes)  # type: ignore[arg-type]
+        return self
+
+    def propose(self, step: Step) -> Candidates:
+        every = self.inner.propose(step)
+        begun = step.beams.num_chosen[every.rows] > 0
+        held = torch.tensor([p in self.stuck for p in step.beams.problems[every.rows].tolist()])
+        keep = torch.nonzero(~(begun & held)).flatten()
+        texts = tuple(every.texts[i] for i in keep.tolist())
+        return Candidates(
+            every.rows[keep], every.tokens[keep], every.nll[keep], every.predicted[keep], texts
+        )
+
+    def observe(self, step: Step, candidates: Candidates, losses: object) -> None:
+        assert len(candidates)
+
+
+@pytest.mark.parametrize("stuck", [{1}, {0, 1, 2}])
+def test_an_exhausted_vocabulary_keeps_what_there_is(stuck: set[int]) -> None:
+    search = AutoDAN(steps=3, proposer=NothingAfter(stuck), max_end_nats=-1.0)
+    found = minimize(objective(), search, problems())
+    lengths = [len(r.token_ids) - len(gpt2().tokenizer.encode(PREFIX)) for r in found]
+    assert lengths == [1 if i in stuck else 3 for i in range(3)]
+
+
+def test_texts_stop_at_the_end_of_a_models_room() -> None:
+    prefix = " ".join(["a"] * (MAX_LENGTH - 8))
+    tight = [Problem("0", problems()[0].targets, prefix)]
+    result = minimize(objective(), method(steps=30, max_end_nats=-1.0), tight)[0]
+    models = (gpt2(), *(t.model for t in objective().terms))
+    lengths = [
+        len(m.tokenizer.frame(m.tokenizer.encode(result.text))) - m.max_length for m in models
+    ]
+    assert max(lengths) <= 0
+    assert max(lengths) > -6
+    with pytest.raises(SearchError, match=r"has \d+ tokens for .*at most 64.*Shorten"):
+        minimize(objective(), method(), [Problem("0", tight[0].targets, "a" + " a" * MAX_LENGTH)])
+
+
+@pytest.mark.parametrize("prefix", ["An image of ", "An image\n", "<|endoftext|>a"])
+def test_a_prefix_that_cannot_be_kept_is_refused(prefix: str) -> None:
+    problem = Problem("0", problems()[0].targets, prefix)
+    if prefix.startswith("<"):
+        prefix_ids = gpt2().tokenizer.encode(prefix)
+        assert gpt2().tokenizer.decode(prefix_ids) == prefix
+        pytest.skip("this tokenizer reads special tokens in text and writes them back")
+    with pytest.raises(SearchError, match="Choose another prefix"):
+        minimize(objective(), method(), problem)
+
+
+def test_no_prefix_is_a_prefix_too() -> None:
+    (result,) = minimize(objective(), method(), Problem("0", problems()[0].targets, ""))
+    assert result.finished
+    assert result.text == result.text.strip()
+    (exact,) = objective().bind([Problem("0", problems()[0].targets)]).evaluate([result.text], [0])
+    assert abs(result.loss - exact.loss) <= 1e-5 * max(1.0, exact.loss)
+
+
+def test_fluency_alone_is_an_objective() -> None:
+    (result,) = minimize(Objective([Fluency(gpt2())]), method(), prefix=PREFIX)
+    assert result.fast_path == 1.0
+    assert abs(result.loss - result.terms["fluency"]) < 1e-6
+
+
+def test_counts_are_checked() -> None:
+    with pytest.raises(ValueError, match="steps must be at least 1, was: 0"):
+        AutoDAN(steps=0)
+    with pytest.raises(ValueError, match="search_width must be at least 1, was: -2"):
+        TransferProposer(search_width=-2)

@@ -1,0 +1,103 @@
+"""Candidates: round trip, no special tokens, order and ties."""
+
+import torch
+
+from fuseprompt.search.batch import Beams, Candidates, extend
+from fuseprompt.search.candidates import SENTENCE_ENDS, TokenClasses, choose
+from fuseprompt.text.retokenize import PaddedIds
+from tests.tiny import gpt2
+
+TOKENIZER = gpt2().tokenizer
+CLASSES = TokenClasses(TOKENIZER, TOKENIZER.vocab_size)
+
+
+def beams_of(*texts: str) -> Beams:
+    ids = [TOKENIZER.encode(t) for t in texts]
+    return Beams(
+        problems=torch.arange(len(texts)),
+        token_ids=PaddedIds.from_lists(ids),
+        num_given=torch.zeros(len(texts), dtype=torch.long),
+        nll_sum=torch.zeros(len(texts), dtype=torch.float64),
+        texts=texts,
+        losses=torch.zeros(len(texts)),
+    )
+
+
+def chosen(beams: Beams, scores: torch.Tensor, width: int, **more: object) -> Candidates:
+    log_probs = torch.log_softmax(-scores.nan_to_num(posinf=50.0), dim=-1)
+    allows = more.get("allows", lambda text: True)
+    return choose(beams, scores, log_probs, CLASSES, width=width, allows=allows)  # type: ignore[arg-type]
+
+
+def test_every_candidate_survives_the_round_trip() -> None:
+    beams = beams_of("An image of a mus", "the quick brown fo", "An image of")
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(3, TOKENIZER.vocab_size, generator=generator)
+    candidates = chosen(beams, scores, 40)
+    assert candidates.rows.bincount().tolist() == [40, 40, 40]
+    ids = beams.token_ids.to_lists()
+    for row, token, text in zip(
+        candidates.rows.tolist(), candidates.tokens.tolist(), candidates.texts, strict=True
+    ):
+        assert TOKENIZER.encode(text) == [*ids[row], token]
+        assert TOKENIZER.decode([*ids[row], token]) == text
+
+
+def test_some_tokens_do_not_survive() -> None:
+    # " the" is one token, so " t" followed by "he" is no way to write it.
+    beams = beams_of("An image of t")
+    scores = torch.full((1, TOKENIZER.vocab_size), float("inf"))
+    (he,) = TOKENIZER.encode("he")
+    scores[0, he] = 0.0
+    assert TOKENIZER.encode("An image of the") != [*beams.token_ids.to_lists()[0], he]
+    assert len(chosen(beams, scores, 5)) == 0
+
+
+def test_the_best_come_first_and_ties_go_by_token_id() -> None:
+    beams = beams_of("An image of")
+    scores = torch.full((1, TOKENIZER.vocab_size), float("inf"))
+    words = torch.nonzero(CLASSES.new_words).flatten()[:20]
+    scores[0, words] = torch.tensor([1.0, 0.5] * 10)
+    picked = chosen(beams, scores, 15).tokens.tolist()
+    better, worse = words[1::2].tolist(), words[0::2].tolist()
+    assert picked == [*better, *worse][: len(picked)]
+    assert len(picked) == 15
+
+
+def test_a_ban_makes_room_for_the_next() -> None:
+    beams = beams_of("An image of")
+    scores = torch.arange(TOKENIZER.vocab_size, dtype=torch.float32)[None]
+    free = chosen(beams, scores, 4).texts
+    banned = chosen(beams, scores, 4, allows=lambda text: text != free[0]).texts
+    assert banned[:3] == free[1:]
+
+
+def test_special_and_odd_tokens_are_in_no_class() -> None:
+    classes = TokenClasses(TOKENIZER, TOKENIZER.vocab_size + 7)
+    special = TOKENIZER.encode("<|endoftext|>")
+    assert special == [0]
+    for mask in (classes.new_words, classes.continuations):
+        assert mask.shape == (TOKENIZER.vocab_size + 7,)
+        assert not mask[0]
+        assert not mask[TOKENIZER.vocab_size :].any()
+    texts = TOKENIZER.token_texts
+    for i in torch.nonzero(classes.new_words | classes.continuations).flatten().tolist():
+        assert texts[i].isascii()
+        assert texts[i].isprintable()
+    assert not (classes.new_words & classes.continuations).any()
+    assert {texts[i] for i in classes.ends.tolist()} == set(SENTENCE_ENDS)
+    assert not classes.continuations[classes.ends].any()
+
+
+def test_extend_appends_tokens_and_sums_likelihoods() -> None:
+    beams = beams_of("An image of a", "the")
+    scores = torch.arange(TOKENIZER.vocab_size, dtype=torch.float32).repeat(2, 1)
+    candidates = chosen(beams, scores, 3)
+    losses = torch.arange(6, dtype=torch.float32)
+    grown = extend(beams, candidates, torch.tensor([4, 0]), losses)
+    assert grown.problems.tolist() == [1, 0]
+    assert grown.losses.tolist() == [4.0, 0.0]
+    assert grown.texts == (candidates.texts[4], candidates.texts[0])
+    assert [TOKENIZER.encode(t) for t in grown.texts] == grown.token_ids.to_lists()
+    torch.testing.assert_close(grown.nll_sum.float(), candidates.nll[[4, 0]])
+    assert grown.num_chosen.tolist() == [len(TOKENIZER.encode(t)) for t in grown.texts]
