@@ -55,7 +55,7 @@ class _SumScorer:
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         first = self.first.new_words(slots, words)
         second = self.second.new_words(slots, words).to(first.device)
-        return first.mean(1, keepdim=True) + _SPREAD * first.std(1, keepdim=True) * (
+        return first.mean(1, keepdim=True) + _SPREAD * first.std(1, correction=0, keepdim=True) * (
             _z(first) + _z(second)
         )
 
@@ -66,7 +66,7 @@ class _SumScorer:
 
 def _z(scores: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
     """Standardise each row; a constant row becomes zero."""
-    spread = scores.std(1, keepdim=True)
+    spread = scores.std(1, correction=0, keepdim=True)  # a word alone has spread 0, not NaN
     return torch.where(
         spread > 0,
         (scores - scores.mean(1, keepdim=True)) / spread.clamp_min(1e-12),

@@ -1,0 +1,90 @@
+"""The sum of two transfers: z-scores added, on the scale of the first."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.transfer.base import Slots, TokenScorer
+from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from fuseprompt.transfer.word_table import WordTable
+from tests.tiny import gpt2
+from tests.transfer.fake_loss import linear_loss, table_for
+
+SLOTS = Slots.append(("a", "b c"), torch.tensor([0, 1]))
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A transfer, and its scorer, whose predictions are given."""
+
+    scores: Tensor
+    name: str = "fixed"
+
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
+        """Return itself."""
+        return self
+
+    def new_words(self, slots: Slots, words: Tensor) -> Tensor:
+        """Return the columns of the words."""
+        return self.scores[:, words]
+
+    def continuations(self, slots: Slots, tokens: Tensor) -> Tensor:
+        """Return the columns of the tokens."""
+        return self.scores.gather(1, tokens)
+
+
+def bound(first: Tensor, second: Tensor) -> TokenScorer:
+    loss = linear_loss()
+    return SumTransfer(Fixed(first), Fixed(second)).bind(gpt2(), table_for(loss), loss)
+
+
+def z(scores: Tensor) -> Tensor:
+    return (scores - scores.mean(1, keepdim=True)) / scores.std(1, keepdim=True)
+
+
+def test_new_words_are_ranked_by_the_sum_of_z_scores() -> None:
+    first, second = torch.randn(2, 9), 100 * torch.randn(2, 9) + 7
+    words = torch.tensor([0, 2, 3, 8])
+    got = bound(first, second).new_words(SLOTS, words)
+    first, second = first[:, words], second[:, words]
+    torch.testing.assert_close(z(got), z(z(first) + z(second)), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got.mean(1), first.mean(1), atol=1e-5, rtol=1e-5)
+
+
+def test_two_equal_lists_keep_about_their_scale() -> None:
+    first = torch.randn(2, 50)
+    got = bound(first, first * 3).new_words(SLOTS, torch.arange(50))
+    assert torch.equal(got.argsort(dim=1, stable=True), first.argsort(dim=1, stable=True))
+    torch.testing.assert_close(got.std(1), 1.4 * first.std(1), atol=1e-4, rtol=1e-4)
+
+
+def test_a_list_that_says_nothing_changes_no_order() -> None:
+    first = torch.randn(2, 50)
+    got = bound(first, torch.full((2, 50), 3.0)).new_words(SLOTS, torch.arange(50))
+    assert torch.equal(got.argsort(dim=1, stable=True), first.argsort(dim=1, stable=True))
+    assert got.isfinite().all()
+
+
+def test_one_word_alone_gets_a_finite_score() -> None:
+    got = bound(torch.randn(2, 5), torch.randn(2, 5)).new_words(SLOTS, torch.tensor([1]))
+    assert got.isfinite().all()
+
+
+def test_continuations_are_the_first_transfer_s() -> None:
+    first, second = torch.randn(2, 9), torch.randn(2, 9)
+    tokens = torch.tensor([[1, 2], [8, 0]])
+    got = bound(first, second).continuations(SLOTS, tokens)
+    assert torch.equal(got, first.gather(1, tokens))
+
+
+def test_the_default_is_gradient_and_table() -> None:
+    transfer = SumTransfer()
+    assert transfer.name == "best"
+    assert isinstance(transfer.first, RetokenizedTransfer)
+    assert isinstance(transfer.second, WordTable)
