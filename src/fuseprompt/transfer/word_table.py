@@ -185,7 +185,7 @@ def _read(file: Path) -> Float[Tensor, "w o"] | None:
     from safetensors.torch import load_file
 
     try:
-        vectors = load_file(file)["vectors"]
+        vectors: Tensor = load_file(file)["vectors"]
     except (OSError, KeyError, SafetensorError):
         return None
     return vectors
