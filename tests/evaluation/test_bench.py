@@ -33,7 +33,7 @@ def test_both_sides_run_on_the_same_words_in_processes_of_their_own(vocabularies
         "words_per_case",
     }
     assert line["words_per_case"] == 32
-    assert min(line.values()) > 0
+    assert min(line["published_s"], line["ours_s"], line["ratio"]) > 0
 
 
 def test_missing_vocabularies_name_the_command(tmp_path, monkeypatch):
@@ -54,5 +54,5 @@ def test_gpt2_is_built_from_its_two_files():
     from tokenizers import Tokenizer
 
     assert Tokenizer.from_str(text).encode(" the the").ids == [6, 6]
-    assert bench._peak_mb() > 10
+    assert bench._peak_mb() >= bench._resident_mb() - 1 > 10
     assert torch.get_num_threads() >= 1

@@ -143,7 +143,7 @@ def run_arm(arm: Arm, words_per_case: int, num_words: int | None) -> None:
     from fuseprompt.evaluation.published import PublishedModel, fit_published
     from fuseprompt.transfer.fit import FitSettings, fit_adapter
 
-    before = _peak_mb()
+    before = _resident_mb()
     generator = torch.Generator().manual_seed(0)
     models = []
     for name, width in zip(_NAMES, _WIDTHS, strict=True):
@@ -248,3 +248,12 @@ def _peak_mb() -> float:
     """Return the peak resident memory of this process so far, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def _resident_mb() -> float:
+    """Return the resident memory of this process now, in MiB; its peak where the system hides it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return _peak_mb()
+    return pages * resource.getpagesize() / 1024**2
