@@ -251,7 +251,7 @@ def _peak_mb() -> float:
 
 
 def _resident_mb() -> float:
-    """Return the resident memory of this process now, in MiB; its peak where the system hides it."""
+    """Return the resident memory of this process in MiB; its peak where the system hides it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
