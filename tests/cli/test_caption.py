@@ -1,0 +1,340 @@
+"""`fuseprompt caption` in the process, with tiny models from a YAML file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.cli.main import main
+from fuseprompt.cli.parser import UsageError
+from tests.tasks.fixtures import save_models, save_pictures
+
+KEYS = [
+    "image",
+    "caption",
+    "text",
+    "loss",
+    "terms",
+    "token_ids",
+    "tokens",
+    "finished",
+    "seed",
+    "settings",
+    "versions",
+    "seconds",
+    "fast_path",
+]
+
+SMALL = ("--steps", "2", "--beam-width", "2", "--search-width", "4", "--transfer", "direct")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_models(tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every test an empty cache and the default configuration."""
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
+
+
+class Output:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], models: str):
+    """Return a function that captions with tiny models."""
+
+    def run(*args: str, options: Sequence[str] = SMALL) -> Output:
+        code = main(["caption", "--models", models, *options, *args])
+        printed = capsys.readouterr()
+        return Output(code, printed.out, printed.err)
+
+    return run
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Run a command line that must end as a usage error; return what it said."""
+    try:
+        code = main(["caption", *args])
+    except SystemExit as stop:
+        code = stop.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def test_json_is_one_line_per_image_with_exactly_the_keys(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "b c.png", "ä.png")
+    output = run(*files, "--json", "--seed", "3")
+    assert output.code == 0
+    assert [line["image"] for line in output.lines] == files
+    for line in output.lines:
+        assert list(line) == KEYS
+        assert list(line["terms"]) == ["fluency", "image"]
+        weights = line["settings"]["weights"]
+        total = sum(weights[name] * value for name, value in line["terms"].items())
+        assert abs(total - line["loss"]) < 1e-4
+        assert line["seed"] == 3
+        assert "".join(line["tokens"]) == line["text"]
+    assert "ä.png" in output.out  # readable, not escaped
+
+
+def test_without_json_it_is_for_people(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files)
+    image, text, facts = output.out.splitlines()
+    assert image == files[0]
+    assert text.startswith("  An image of ")
+    assert "fluency" in facts
+    assert output.err.startswith("Models: ")
+    assert "--models offline" in output.err
+
+
+def test_quiet_prints_results_and_errors_only(run, tmp_path) -> None:
+    output = run(*save_pictures(tmp_path, "a.png"), str(tmp_path / "none.png"), "--quiet")
+    assert output.code == 1
+    assert len(output.out.splitlines()) == 3
+    assert output.err.startswith("error: ")
+    assert len(output.err.splitlines()) == 1
+
+
+def test_a_failure_costs_one_line_and_exit_code_1(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png", "c.png")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    output = run(files[0], str(tmp_path / "none.png"), str(empty), files[1], "--json")
+    assert output.code == 1
+    assert [list(line) == KEYS for line in output.lines] == [True, False, False, True]
+    for line, name in zip(output.lines[1:3], ("none.png", "empty"), strict=True):
+        assert list(line) == ["image", "error"]
+        assert str(line["image"]).endswith(name)
+        assert f"error: {line['error']}" in output.err
+
+
+def test_an_empty_folder_alone_is_an_error(run, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    output = run(str(tmp_path / "empty"))
+    assert output.code == 1
+    assert output.out == ""
+    assert "the folder has no image files" in output.err
+
+
+def test_a_folder_is_captioned_in_name_order(run, tmp_path) -> None:
+    save_pictures(tmp_path / "many", "b.png", "a.png")
+    output = run(str(tmp_path / "many"), "--json")
+    assert [Path(str(line["image"])).name for line in output.lines] == ["a.png", "b.png"]
+
+
+def test_names_that_begin_with_a_dash_follow_two_dashes(run, tmp_path, monkeypatch) -> None:
+    save_pictures(tmp_path, "-a.png")
+    monkeypatch.chdir(tmp_path)
+    output = run("--json", "--", "-a.png")
+    assert output.code == 0
+    assert [line["image"] for line in output.lines] == ["-a.png"]
+
+
+def test_names_that_are_not_utf8_are_escaped(run, tmp_path) -> None:
+    (plain,) = save_pictures(tmp_path, "a.png")
+    odd = os.fsencode(tmp_path) + b"/\xff.png"
+    Path(os.fsdecode(odd)).write_bytes(Path(plain).read_bytes())
+    output = run(os.fsdecode(odd), "--json", "--out", str(tmp_path / "out.jsonl"))
+    assert output.code == 0
+    assert (tmp_path / "out.jsonl").read_text().startswith('{"image": "')
+
+
+def test_out_gets_the_json_lines_too(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    out = tmp_path / "out.jsonl"
+    output = run(*files, str(tmp_path / "none.png"), "--out", str(out))
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [w["image"] for w in written] == [files[0], str(tmp_path / "none.png")]
+    assert written[0]["text"] in output.out
+    with_folder = run(*files, "--out", str(tmp_path / "no folder" / "out.jsonl"))
+    assert with_folder.code == 1
+    assert "cannot be written (No such file or directory)" in with_folder.err
+
+
+def test_words_are_forbidden_and_required(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    text = str(run(*files, "--json").lines[0]["text"])
+    word = text.split()[3].strip(".!?")
+    forbidden = str(run(*files, "--json", "--forbid", word, "--forbid", "x").lines[0]["text"])
+    assert word not in forbidden.split()
+    required = run(*files, "--json", "--require", "dog", "--require", "a")
+    assert "dog" in str(required.lines[0]["text"])
+
+
+def test_weights_reach_the_loss(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files, "--json", "--weight", "image=7", "--weight", "fluency=0")
+    (line,) = output.lines
+    assert line["settings"]["weights"] == {"fluency": 0.0, "image": 7.0}
+    assert abs(line["loss"] - 7 * line["terms"]["image"]) < 1e-5
+
+
+def test_a_sentiment_is_a_term_in_nats(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files, "--json", "--sentiment", "positive", "--weight", "sentiment=4")
+    (line,) = output.lines
+    assert list(line["terms"]) == ["fluency", "image", "sentiment"]
+    assert line["terms"]["sentiment"] > 0
+    assert line["settings"]["weights"]["sentiment"] == 4.0
+
+
+def test_an_unknown_sentiment_names_the_labels(run, tmp_path) -> None:
+    output = run(*save_pictures(tmp_path, "a.png"), "--sentiment", "glad")
+    assert output.code == 1
+    for label in ("glad", "negative", "neutral", "positive"):
+        assert label in output.err
+
+
+def test_several_captions_per_image(run, tmp_path) -> None:
+    options = (*SMALL[2:], "--steps", "5", "--num-captions", "3", "--json")
+    output = run(*save_pictures(tmp_path, "a.png", "b.png"), options=options)
+    images = [line["image"] for line in output.lines]
+    assert images == sorted(images)
+    assert all(1 <= images.count(i) <= 3 for i in set(images))
+
+
+def test_a_time_limit_and_a_token_limit(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files, "--json", "--time-limit", "0.000001", "--max-tokens", "9")
+    (line,) = output.lines
+    assert line["settings"]["steps"] == 9
+    assert line["settings"]["time_limit"] == 0.000001
+    prefix = line["text"].split()[:3]
+    assert prefix == ["An", "image", "of"]
+    assert not line["finished"]
+
+
+def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("steps: 1\nprefix: A photo of\nforbid: [cat]\nweight: [image=3]\n")
+    output = run(
+        *save_pictures(tmp_path, "a.png"), "--json", options=("--config", str(config), *SMALL[2:])
+    )
+    (line,) = output.lines
+    assert line["settings"]["steps"] == 1
+    assert line["text"].startswith("A photo of")
+    assert line["settings"]["weights"]["image"] == 3.0
+    options = ("--config", str(config), *SMALL)
+    (line,) = run(str(tmp_path / "a.png"), "--json", options=options).lines
+    assert line["settings"]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("a.png", "--steps", "0"), "steps"),
+        (("a.png", "--beam-width", "-1"), "beam_width"),
+        (("a.png", "--search-width", "-5"), "search_width"),
+        (("a.png", "--num-captions", "0"), "num_captions"),
+        (("a.png", "--max-tokens", "-1"), "max_tokens"),
+        (("a.png", "--group-size", "0"), "group_size"),
+        (("a.png", "--time-limit", "-1"), "time_limit"),
+        (("a.png", "--device", "gpu"), "device"),
+        (("a.png", "--transfer", "gradient"), "'none', 'random', 'context-free', 'direct'"),
+        (("a.png", "--weight", "image"), "expected TERM=NUMBER, such as image=20"),
+        (("a.png", "--weight", "image=many"), "expected TERM=NUMBER"),
+        (("a.png", "--weight", "imgae=2"), r"no term 'imgae'; the terms are ['fluency', 'image']"),
+        (("a.png", "--weight", "sentiment=2"), "no sentiment without --sentiment"),
+        (("a.png", "--weight", "image=-2"), "at least 0"),
+        (("a.png", "--colour", "red"), "--colour"),
+        (("a.png", "--config", "none.yaml"), "none.yaml"),
+        ((), "image"),
+    ],
+)
+def test_usage_errors_have_exit_code_2(args, words, capsys) -> None:
+    assert words in refused(capsys, *args)
+
+
+def test_a_usage_error_is_an_error_of_ours() -> None:
+    assert issubclass(UsageError, Exception)
+    with pytest.raises(SystemExit) as stop:
+        main(["captoin"])
+    assert stop.value.code == 2
+
+
+def test_models_by_name_come_from_the_environment(capsys, tmp_path, monkeypatch, models) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    monkeypatch.setenv("FUSEPROMPT_MODELS", models)
+    assert main(["caption", *files, "--json", "--quiet", *SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["models"]["fluency"].endswith("lm")
+    monkeypatch.setenv("FUSEPROMPT_MODELS", "papr")
+    assert main(["caption", *files]) == 1
+    assert "'papr': expected offline, paper, or a YAML file" in capsys.readouterr().err
+
+
+def test_without_offline_models_it_names_the_command(capsys, tmp_path) -> None:
+    assert main(["caption", *save_pictures(tmp_path, "a.png"), "--quiet"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "fuseprompt prepare" in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_an_unknown_id_lists_the_offline_ids(capsys, tmp_path, models) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(Path(models).read_text().replace("/lm\n", "/none\n"))
+    assert main(["caption", *save_pictures(tmp_path, "a.png"), "--models", str(file)]) == 1
+    assert "offline:lm" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path, models) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    args = ["caption", *files, "--models", models, *SMALL]
+    code = f"import sys; from fuseprompt.cli.main import main; sys.exit(main({args!r}))"
+    command = f"{sys.executable} -c {json.dumps(code)} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path, models) -> None:
+    files = save_pictures(tmp_path, *(f"{i:04}.png" for i in range(400)))
+    args = ["caption", *files, "--models", models, *SMALL, "--group-size", "1", "--json"]
+    code = "import sys; from fuseprompt.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    lines = [json.loads(line) for line in (first + rest).splitlines()]
+    assert 1 <= len(lines) < len(files)
+    assert [line["image"] for line in lines] == files[: len(lines)]
+    assert process.returncode == 130
+    assert "interrupted" in err
+    assert "Traceback" not in err

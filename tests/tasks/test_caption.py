@@ -1,0 +1,152 @@
+"""Captions: settings, files that fail, order, and (offline) a photo that is named rightly."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import MissingModelError, ProblemError
+from fuseprompt.search.engine import Progress
+from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, Failure, caption, expand
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from tests.tasks.fixtures import save_pictures, tiny_models
+
+PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
+
+SMALL = CaptionSettings(transfer=RetokenizedTransfer(), steps=2, beam_width=2, search_width=4)
+
+
+def test_one_caption_per_image_in_order(tmp_path: Path) -> None:
+    files = save_pictures(tmp_path, "b.png", "a.png", "c.jpg")
+    captions = list(caption(files, SMALL, models=tiny_models()))
+    assert [c.image for c in captions] == files
+    for one in captions:
+        assert isinstance(one, Caption)
+        assert one.text == one.result.text
+        assert one.text.startswith("An image of ")
+        assert one.caption.lower() == one.text[len("An image of ") :].lower()
+        assert not one.caption[0].islower()
+        assert one.rank == 1
+        assert set(one.result.terms) == {"fluency", "image"}
+
+
+def test_a_folder_stands_for_its_images_in_name_order(tmp_path: Path) -> None:
+    save_pictures(tmp_path / "many", "b.png", "a b.JPG", "é.png")
+    (tmp_path / "many" / "notes.txt").write_text("no picture")
+    names = [Path(f).name for f in expand(tmp_path / "many")]
+    assert names == ["a b.JPG", "b.png", "é.png"]
+    assert expand("x.png") == ["x.png"]
+    assert expand(["x.png", tmp_path / "many"])[0] == "x.png"
+
+
+def test_what_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+    good = save_pictures(tmp_path, "good.png", "better.png")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    text = tmp_path / "text.jpg"
+    text.write_text("no picture")
+    long = "x" * 5000
+    given = [str(tmp_path / "none.png"), good[0], str(empty), str(text), long, good[1]]
+    settings = replace(SMALL, group_size=2)
+    results = list(caption(given, settings, models=tiny_models()))
+    assert [r.image for r in results] == given
+    assert [isinstance(r, Caption) for r in results] == [False, True, False, False, False, True]
+    errors = [r.error for r in results if isinstance(r, Failure)]
+    for name, error, words in zip(
+        ("none.png", "empty", "text.jpg", "xxx"),
+        errors,
+        ("no such file", "no image files", "not an image", "no such file"),
+        strict=True,
+    ):
+        assert name in error
+        assert words in error
+
+
+def test_only_failures_are_no_reason_to_stop(tmp_path: Path) -> None:
+    results = list(caption([tmp_path / "a.png", tmp_path / "b.png"], SMALL, models=tiny_models()))
+    assert len(results) == 2
+    assert all(isinstance(r, Failure) for r in results)
+
+
+def test_the_same_image_twice_gets_the_same_caption_twice(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    first, second = caption([file, file], SMALL, models=tiny_models())
+    assert isinstance(first, Caption)
+    assert isinstance(second, Caption)
+    assert first.image == second.image
+    assert first.text == second.text
+
+
+def test_several_captions_come_best_first(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    method = replace(SMALL, num_captions=3, steps=4).method()
+    assert method.num_pooled == 10
+    captions = list(caption(file, replace(SMALL, num_captions=3, steps=4), models=tiny_models()))
+    assert [c.rank for c in captions if isinstance(c, Caption)] == list(range(1, len(captions) + 1))
+    losses = [c.result.loss for c in captions if isinstance(c, Caption)]
+    assert losses == sorted(losses)
+    assert len({c.text for c in captions if isinstance(c, Caption)}) == len(captions)
+
+
+def test_a_sentiment_is_a_third_term(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    settings = replace(SMALL, sentiment="Positive", weights={"sentiment": 3.0})
+    (one,) = caption(file, settings, models=tiny_models())
+    assert isinstance(one, Caption)
+    assert set(one.result.terms) == {"fluency", "image", "sentiment"}
+    assert one.result.settings["weights"] == {**WEIGHTS, "sentiment": 3.0}
+    with pytest.raises(ProblemError, match=r"no label 'glad'.*negative.*neutral.*positive"):
+        list(caption(file, replace(SMALL, sentiment="glad"), models=tiny_models()))
+
+
+def test_settings_that_fit_no_term_are_refused_at_once(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    with pytest.raises(ProblemError, match=r"\['imgae'\].*\['fluency', 'image'\]"):
+        caption(file, replace(SMALL, weights={"imgae": 1.0}), models=tiny_models())
+    with pytest.raises(ProblemError, match=r"\['sentiment'\]"):
+        caption(file, replace(SMALL, weights={"sentiment": 1.0}), models=tiny_models())
+    without = replace(tiny_models(), sentiment=None)
+    with pytest.raises(ProblemError, match="no sentiment model"):
+        caption(file, replace(SMALL, sentiment="positive"), models=without)
+
+
+def test_words_are_forbidden_and_required(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    (plain,) = caption(file, SMALL, models=tiny_models())
+    word = plain.text.split()[3].strip(".!?")  # type: ignore[union-attr]
+    (other,) = caption(file, replace(SMALL, forbid=(word,)), models=tiny_models())
+    assert word not in other.text.split()  # type: ignore[union-attr]
+    (wanted,) = caption(file, replace(SMALL, require=("dog",)), models=tiny_models())
+    assert "dog" in wanted.text  # type: ignore[union-attr]
+
+
+def test_steps_are_told_and_results_come_as_groups_finish(tmp_path: Path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png")
+    steps: list[Progress] = []
+    results = caption(
+        files, replace(SMALL, group_size=1), models=tiny_models(), on_step=steps.append
+    )
+    assert steps == []
+    next(results)
+    told = len(steps)
+    assert told >= 1
+    next(results)
+    assert len(steps) > told
+
+
+def test_without_offline_models_it_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "none"))
+    with pytest.raises(MissingModelError, match="fuseprompt prepare"):
+        caption(save_pictures(tmp_path, "a.png"))
+
+
+@pytest.mark.offline
+def test_the_offline_models_name_the_cat() -> None:
+    (one,) = caption(PHOTOS / "cat.jpg", CaptionSettings(steps=6, beam_width=2, search_width=32))
+    assert isinstance(one, Caption)
+    assert any(w in one.caption.lower() for w in ("cat", "kitten"))
+    assert one.result.finished
+    assert one.result.fast_path >= 0.9
+    assert one.result.settings["models"] == {"fluency": "offline:lm", "image": "offline:image-text"}

@@ -1,0 +1,67 @@
+"""Which models a caption is made with."""
+
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import MissingModelError, ModelError
+from fuseprompt.tasks.models import OFFLINE, PAPER, ModelIds, load_models, model_ids
+from tests.tasks.fixtures import save_models
+
+
+def test_two_words_and_a_file(tmp_path: Path) -> None:
+    assert model_ids("offline") == OFFLINE
+    assert model_ids("paper") == PAPER
+    file = tmp_path / "mine.yaml"
+    file.write_text("lm: gpt2\nimage_text: some/clip\n")
+    assert model_ids(str(file)) == ModelIds("gpt2", "some/clip", OFFLINE.sentiment)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("lm: gpt2", r"expected the keys \['image_text', 'lm', 'sentiment'\].*got \['lm'\]"),
+        ("lm: a\nimage_text: b\nclip: c", r"got \['clip', 'image_text', 'lm'\]"),
+        ("1: a\nlm: b", r"got \['1', 'lm'\]"),
+        ("- a", r"got \[\]"),
+        ("a: [", "not a YAML file"),
+    ],
+)
+def test_a_wrong_file_says_what_is_expected(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    with pytest.raises(ModelError, match=message):
+        model_ids(str(file))
+
+
+def test_a_binary_file_is_no_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ModelError, match="not a YAML file"):
+        model_ids(str(file))
+
+
+def test_a_wrong_word_names_the_choices() -> None:
+    with pytest.raises(ModelError, match="'papr': expected offline, paper, or a YAML file"):
+        model_ids("papr")
+
+
+def test_models_are_loaded_from_folders_and_checked(tmp_path: Path) -> None:
+    ids = model_ids(str(save_models(tmp_path)))
+    assert load_models(ids).sentiment is None
+    models = load_models(ids, with_sentiment=True)
+    assert models.sentiment is not None
+    assert models.sentiment.labels == ("negative", "neutral", "positive")
+    swapped = ModelIds(ids.image_text, ids.lm, ids.sentiment)
+    with pytest.raises(ModelError, match="clip: expected a causal language model, got a ClipModel"):
+        load_models(swapped)
+    with pytest.raises(ModelError, match="expected a sequence classifier, got a CausalLM"):
+        load_models(ModelIds(ids.lm, ids.image_text, ids.lm), with_sentiment=True)
+
+
+def test_missing_offline_models_name_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    with pytest.raises(MissingModelError, match="fuseprompt prepare"):
+        load_models(OFFLINE)
