@@ -68,7 +68,24 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 
 def test_options_reach_their_functions(calls, tmp_path) -> None:
     out = str(tmp_path)
-    assert main(["fit", "a", "b", "--out", out, "--by-length", "--rank", "2", "--json"]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "--primary",
+                "a",
+                "--secondary",
+                "b",
+                "--out",
+                out,
+                "--by-length",
+                "--rank",
+                "2",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert main(["bench", "fit", "--words-per-case", "7", "--quiet"]) == 0
     assert main(["prepare", "--force"]) == 0
     (name, args, options), second, third = calls

@@ -109,16 +109,17 @@ def _doctor_parser() -> ArgumentParser:
 
 def _fit_parser() -> ArgumentParser:
     parser = _parser(
-        "fuseprompt fit [OPTIONS] PRIMARY SECONDARY --out FOLDER",
+        "fuseprompt fit --primary ID --secondary ID --out FOLDER [OPTIONS]",
         "Fit maps between two models' embeddings, one per pair of token counts.",
     )
     add = parser.add_argument
     add(
-        "primary",
-        metavar="PRIMARY",
+        "--primary",
+        required=True,
+        metavar="ID",
         help="model whose tokens are chosen: offline id, folder or Hub id",
     )
-    add("secondary", metavar="SECONDARY", help="the other model")
+    add("--secondary", required=True, metavar="ID", help="the other model")
     add("--out", required=True, metavar="FOLDER", help="for table.safetensors and table.json")
     add("--words", default=None, metavar="FILE", help="text whose words are used (default: ours)")
     add("--corpus", choices=("wikitext",), default=None, help="words of a corpus from the Hub")
