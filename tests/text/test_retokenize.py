@@ -1,10 +1,13 @@
 """The retokenisation table equals encoding the whole text, on its fast and its slow path."""
 
+import random
+
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fuseprompt.models.offline import offline_folder
 from fuseprompt.text.retokenize import (
     PaddedIds,
     RetokenizationTable,
@@ -194,3 +197,34 @@ def test_last_word(text: str, word: str) -> None:
 )
 def test_is_new_word(text: str, new: bool) -> None:
     assert is_new_word(text) is new
+
+
+@pytest.mark.offline
+@pytest.mark.parametrize("secondary", ["offline:sentence", "offline:sentence-bpe"])
+def test_the_offline_pairs_are_exact_and_fast(secondary: str) -> None:
+    table = RetokenizationTable(
+        *(Tokenizer.from_pretrained(offline_folder(i)) for i in ("offline:lm", secondary))
+    )
+    assert table.check() == 1.0
+    texts = [
+        *LINES[:15],
+        "An image of",
+        "",
+        "He said:",
+        'a "red',
+        "x ",
+        "caf\u00e9",
+        "U.S",
+        "[SEP",
+        "1",
+    ]
+    draw = random.Random(0)
+    vocab = [i for i, t in enumerate(table.primary.token_texts) if t]
+    tokens = torch.tensor(draw.choices(vocab, k=3000))
+    rows = torch.tensor(draw.choices(range(len(texts)), k=3000))
+    ids, _ = table.extend(texts, rows, tokens)
+    for row, token, got in zip(rows.tolist(), tokens.tolist(), ids.to_lists(), strict=True):
+        assert got == expected(table, texts[row], token), (texts[row], token)
+    words = torch.nonzero(table.starts_word).flatten()
+    _, share = table.extend(texts[:15], torch.zeros(len(words), dtype=torch.long), words)
+    assert share >= 0.99
