@@ -1,1 +1,4 @@
-"""Benchmarks, and the published procedure as their baseline. Read next: `fuseprompt.evaluation.bench`."""
+"""Benchmarks, and the published procedure as their baseline.
+
+Read next: `fuseprompt.evaluation.bench`.
+"""
