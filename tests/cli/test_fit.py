@@ -64,3 +64,11 @@ def test_bad_input_is_named(models, words, tmp_path):
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FuseError, match="cannot be read as text"):
         fit("a", "b", out=tmp_path, words=binary)
+
+
+def test_low_rank_shows_what_it_loses(models, words, tmp_path, capsys):
+    assert fit("a", "b", out=tmp_path / "low", words=words, by_pairs=False, rank=1) == 0
+    head, first = capsys.readouterr().out.splitlines()[:2]
+    assert head.endswith("R2 at full rank")
+    *_, r2, _cosine, _seconds, full = first.split()
+    assert float(r2) != float(full)

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fuseprompt.errors import FuseError
+
+if TYPE_CHECKING:
+    from fuseprompt.transfer.table import CaseKey, CaseReport
 
 
 def fit(
@@ -160,13 +163,14 @@ class _open_bar:  # noqa: N801 - read as a function
         self._bar.stop()
 
 
-def _print_table(reports: Mapping[tuple[int, int], object]) -> None:
+def _print_table(reports: "Mapping[CaseKey, CaseReport]") -> None:
     """Print a readable table of the cases."""
-    print(f"{'case':>7} {'words':>6} {'held out':>8} {'ridge':>7} {'R2':>6} {'cosine':>6} {'s':>6}")
-    for (k, l), report in reports.items():  # noqa: E741
-        r = asdict(report)  # type: ignore[call-overload]
+    cut = any(r.r2_full_rank is not None for r in reports.values())
+    head = f"{'case':>7} {'words':>6} {'held out':>8} {'ridge':>7} {'R2':>6} {'cosine':>6} {'s':>6}"
+    print(head + "   R2 at full rank" * cut)
+    for (k, l), r in reports.items():  # noqa: E741
         case = f"{k or '*'} -> {l}" if (k, l) != (0, 0) else "shared"
         print(
-            f"{case:>7} {r['words']:>6} {r['held_out']:>8} {r['ridge']:>7.3g} {r['r2']:>6.3f} "
-            f"{r['cosine']:>6.3f} {r['seconds']:>6.2f}"
+            f"{case:>7} {r.words:>6} {r.held_out:>8} {r.ridge:>7.3g} {r.r2:>6.3f} {r.cosine:>6.3f} "
+            f"{r.seconds:>6.2f}" + ("" if r.r2_full_rank is None else f"   {r.r2_full_rank:.3f}")
         )
