@@ -4,7 +4,18 @@ It prints results around the bar too, so that the two never mix. It knows no com
 """
 
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from fuseprompt.search.engine import Progress as SearchProgress
 
@@ -18,18 +29,9 @@ class Bar(AbstractContextManager["Bar"]):
     """
 
     def __init__(self, num_images: int, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
         console = Console(stderr=True)
         self._shown = console.is_terminal and not quiet
-        self._progress = Progress(
+        self._progress = _HidingProgress(
             # Texts are no markup: a caption may hold square brackets.
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -86,11 +88,27 @@ class Bar(AbstractContextManager["Bar"]):
 
     def _start(self) -> None:
         if self._shown:
+            self._progress.is_hidden = False
             self._progress.start()
 
     def _stop(self) -> None:
         if self._shown:
+            self._progress.is_hidden = True
             self._progress.stop()
+
+
+class _HidingProgress(Progress):
+    """A progress that can be stopped and started again.
+
+    When it starts again it clears as many lines as it drew last, above the cursor: drawing one
+    empty line before a stop keeps it from clearing what was printed since.
+    """
+
+    is_hidden = False
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what is drawn."""
+        return [Text("")] if self.is_hidden else super().get_renderables()
 
 
 def silence_libraries() -> None:
