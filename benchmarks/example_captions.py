@@ -1,0 +1,104 @@
+"""Caption the six example photos with each transfer at equal settings, and time it.
+
+A caption names the thing if it has one of the words of tests/data/example_synonyms.json, which was
+written before the runs. `--report` prints a line per transfer and the captions. Candidates per
+second count those that were judged exactly; everything else of a search is in the time too.
+
+Exact commands and results: docs/benchmarks.md. Read next: `stamps.py`.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from journal import Journal, is_named
+
+from fuseprompt.objective.objective import Problem
+from fuseprompt.search.engine import iterate
+from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
+from fuseprompt.tasks.models import OFFLINE, load_models
+from fuseprompt.tasks.transfers import transfer_named
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TRANSFERS = ("none", "random", "context-free", "direct", "best")
+
+
+def main() -> None:
+    """Read the command line, caption, or report."""
+    defaults = CaptionSettings()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--journal", type=Path, required=True, help="JSON lines, made or continued")
+    parser.add_argument("--transfers", nargs="+", default=list(TRANSFERS))
+    parser.add_argument("--weight", type=float, default=WEIGHTS["image"], help="of the image term")
+    parser.add_argument("--steps", type=int, default=defaults.steps)
+    parser.add_argument("--ending-nats", type=float, default=defaults.method().ending_nats)
+    parser.add_argument("--group-size", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--report", action="store_true", help="print the tables of a journal")
+    args = parser.parse_args()
+    journal = Journal(args.journal)
+    words = json.loads((REPOSITORY / "tests/data/example_synonyms.json").read_text("utf-8"))
+    if args.report:
+        report(journal, words)
+        return
+    torch.set_num_threads(args.threads)
+    models = load_models(OFFLINE)
+    settings = CaptionSettings(weights={"image": args.weight}, steps=args.steps)
+    for name in args.transfers:
+        chosen = replace(settings, transfer=transfer_named(name))
+        method = replace(chosen.method(), ending_nats=args.ending_nats)
+        setting = {
+            "transfer": name,
+            "weight": args.weight,
+            "steps": args.steps,
+            "ending_nats": args.ending_nats,
+        }
+        key = "{transfer} {weight:g} {steps} {ending_nats:g}".format(**setting)
+        photos = [photo for photo in words if f"{key} {photo}" not in journal]
+        problems = [
+            Problem(photo, {"image": REPOSITORY / "examples/photos" / photo}, chosen.prefix)
+            for photo in photos
+        ]
+        found = iterate(chosen.objective(models), method, problems, group_size=args.group_size)
+        for photo, result in zip(photos, found, strict=True):
+            row = {
+                **setting,
+                "photo": photo,
+                "text": result.text,
+                "named": is_named(result.text, words[photo]),
+                "loss": round(result.loss, 3),
+                **{term: round(value, 3) for term, value in result.terms.items()},
+                "finished": result.finished,
+                "seconds": round(result.seconds, 2),
+                "evaluations": sum(entry.evaluations for entry in result.history),
+                "group": args.group_size,
+                "threads": args.threads,
+            }
+            journal.append(f"{key} {photo}", row)
+
+
+def report(journal: Journal, words: dict[str, list[str]]) -> None:
+    """Print a line per setting, then every caption."""
+    settings: dict[str, list[dict[str, object]]] = {}
+    for row in journal.rows.values():
+        key = "{transfer} {weight:g} {steps} {ending_nats:g}".format(**row)
+        settings.setdefault(key, []).append(row)
+    for key, rows in settings.items():
+        named = sum(is_named(str(row["text"]), words[str(row["photo"])]) for row in rows)
+        means = {
+            name: round(sum(float(str(row[name])) for row in rows) / len(rows), 3)
+            for name in ("loss", "fluency", "image", "seconds")
+        }
+        total = sum(float(str(row["seconds"])) for row in rows)
+        rate = sum(int(str(row["evaluations"])) for row in rows) / total
+        counts = {"photos": len(rows), "named": named, **means, "candidates_per_s": round(rate)}
+        print(json.dumps({"setting": key, **counts}))
+    for key, rows in settings.items():
+        for row in rows:
+            print(f"{key:20} {row['photo']!s:15} {row['text']}")
+
+
+if __name__ == "__main__":
+    main()
