@@ -210,13 +210,9 @@ def test_texts_stop_at_the_end_of_a_models_room() -> None:
         minimize(objective(), method(), [Problem("0", tight[0].targets, "a" + " a" * MAX_LENGTH)])
 
 
-@pytest.mark.parametrize("prefix", ["An image of ", "An image\n", "<|endoftext|>a"])
+@pytest.mark.parametrize("prefix", ["An image of ", "An image\n"])
 def test_a_prefix_that_cannot_be_kept_is_refused(prefix: str) -> None:
     problem = Problem("0", problems()[0].targets, prefix)
-    if prefix.startswith("<"):
-        prefix_ids = gpt2().tokenizer.encode(prefix)
-        assert gpt2().tokenizer.decode(prefix_ids) == prefix
-        pytest.skip("this tokenizer reads special tokens in text and writes them back")
     with pytest.raises(SearchError, match="Choose another prefix"):
         minimize(objective(), method(), problem)
 
