@@ -60,18 +60,18 @@ def fit_published(
     """
     shuffled = list(words)
     random.Random(seed).shuffle(shuffled)
+    cases: dict[int, list[str]] = {length: [] for length in range(1, max_tokens + 1)}
+    for word in map(in_running_text, shuffled):
+        ours, theirs = primary.encode(word), secondary.encode(word)
+        chosen = cases.get(len(theirs))
+        if ours and chosen is not None and len(chosen) < words_per_case:
+            chosen.append(word)
     maps = {}
-    for length in range(1, max_tokens + 1):  # the algorithm is run once per number of tokens
-        chosen: list[str] = []
-        for word in map(in_running_text, shuffled):
-            ours, theirs = primary.encode(word), secondary.encode(word)
-            if ours and len(theirs) == length and len(chosen) < words_per_case:
-                chosen.append(word)
-        if not chosen:
-            continue
-        v_i = _word_tensor(chosen, primary, length)
-        v_j = _word_tensor(chosen, secondary, length)
-        maps[length] = _product(circulant_pinv(v_i), v_j)
+    for length, chosen in cases.items():
+        if chosen:
+            v_i = _word_tensor(chosen, primary, length)
+            v_j = _word_tensor(chosen, secondary, length)
+            maps[length] = _product(circulant_pinv(v_i), v_j)
     return maps
 
 
