@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -303,7 +304,8 @@ def test_a_reader_that_leaves_is_no_error(tmp_path, models) -> None:
     files = save_pictures(tmp_path, "a.png")
     args = ["caption", *files, "--models", models, *SMALL]
     code = f"import sys; from fuseprompt.cli.main import main; sys.exit(main({args!r}))"
-    command = f"{sys.executable} -c {json.dumps(code)} | true; exit ${{PIPESTATUS[0]}}"
+    call = shlex.join([sys.executable, "-c", code])  # the path may have a space in it
+    command = f"{call} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], env=environment(), capture_output=True, text=True, check=False
     )

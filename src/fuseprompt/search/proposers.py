@@ -18,6 +18,7 @@ from fuseprompt.search.batch import Beams, Candidates
 from fuseprompt.search.candidates import TokenClasses, choose
 from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
 from fuseprompt.transfer.controls import NoTransfer
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
 
 
 @final
@@ -75,7 +76,7 @@ class TransferProposer:
         num_continuations: Continuations considered per beam.
     """
 
-    transfer: Transfer = field(default_factory=NoTransfer)
+    transfer: Transfer = field(default_factory=RetokenizedTransfer)
     search_width: int = 64
     num_continuations: int = 16
 
