@@ -3,7 +3,7 @@
 import torch
 
 from fuseprompt.objective.fluency import Fluency
-from tests.tiny import gpt2, gpt2_module, llama
+from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama
 
 PREFIX = "An image of"
 TEXTS = ("An image of a cat.", "An image of two people walking.", "An image of the sea")
@@ -19,7 +19,7 @@ def by_hand(text: str, prefix: str) -> float:
         output = gpt2_module()(input_ids=ids, labels=labels)
     chosen = ids.shape[1] - max(given, 1)
     ends = [i for i, t in enumerate(tokenizer.token_texts) if t.startswith("\n")]
-    ends = sorted({*ends, gpt2_module().config.eos_token_id})
+    ends = sorted({*ends, gpt2_tokenizer().eos_token_id})
     end = -torch.log(torch.softmax(output.logits[0, -1], dim=-1)[ends].sum())
     return float((output.loss * chosen + end) / (chosen + 1))
 

@@ -116,7 +116,10 @@ class ClipModel:
         name: str = "",
     ) -> "ClipModel":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
-        from transformers import AutoImageProcessor, AutoModel
+        from transformers import AutoModel
+
+        # The lazy name of the package asks for torchvision in some releases; the class does not.
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         module = AutoModel.from_pretrained(
             str(path), local_files_only=local_only, dtype=torch.float32
