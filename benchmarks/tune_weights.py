@@ -63,6 +63,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=24, help="pictures from the top of the list")
     parser.add_argument("--part", default="1/1", help="i/n: this process's share")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--ending-nats",
+        type=float,
+        default=NEVER,
+        help="stop early, for one rule only",
+    )
     parser.add_argument("--report", action="store_true", help="print the table of a journal")
     args = parser.parse_args()
     journal = Journal(args.journal)
@@ -79,7 +85,8 @@ def main() -> None:
         for start in range(0, len(open_), 3):
             group = open_[start : start + 3]
             images = [open_on_white(args.data / path) for path in group]
-            for path, found in zip(group, search(models, images, weight), strict=True):
+            logs = search(models, images, weight, ending_nats=args.ending_nats)
+            for path, found in zip(group, logs, strict=True):
                 journal.append(f"{weight:g} {path}", {"picture": path, "weight": weight, **found})
 
 

@@ -7,7 +7,8 @@ classifier knows of photos. Captions are worded as a search words them, in sever
 
 `--check` holds out 15 % of the captions (and every picture of them) and prints retrieval for
 several beta; the settings below were chosen so. Without it the head is trained on everything. Tux
-Paint stamps take no part in either.
+Paint stamps take no part in either. `--leave-out` trains the head with which
+`benchmarks/tune_weights.py` captions pictures that the head has not seen.
 
 Exact commands: docs/model-card.md. Read next: `evaluate_image_head.py`.
 """
@@ -100,11 +101,14 @@ def main() -> None:
     parser.add_argument("--features", type=Path, required=True, help="from extract_features.py")
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     parser.add_argument("--check", action="store_true", help="hold out captions, write nothing")
+    parser.add_argument("--leave-out", type=Path, help="list of pictures: path, colon, anything")
     args = parser.parse_args()
     torch.set_num_threads(1)
     features = load_file(args.features)
     items = list_openclipart(args.data) + list_emoji(args.data)
-    items = [item for item in items if f"0:{item.path}" in features]
+    lines = args.leave_out.read_text("utf-8").splitlines() if args.leave_out else []
+    left_out = {line.split(":")[0] for line in lines}
+    items = [i for i in items if f"0:{i.path}" in features and i.path not in left_out]
     names = json.loads((args.offline / "image-text/classes.json").read_text("utf-8"))
     network = load_file(args.offline / "image-text/efficientnet.safetensors")
     phrases = sorted({phrase for item in items for phrase in item.phrases} | set(names))
