@@ -69,7 +69,7 @@ def _caption_parser() -> ArgumentParser:
     )
     add("--prefix", default="An image of", help="text that every caption begins with")
     add("--sentiment", default=None, metavar="LABEL", help="tone, such as positive")
-    add("--steps", type=PositiveInt, default=16, help="most tokens that are appended")
+    add("--steps", type=PositiveInt, default=12, help="most tokens that are appended")
     add("--max-tokens", type=PositiveInt | None, default=None, help="the same as --steps")
     add("--beam-width", type=PositiveInt, default=5, help="open texts per image")
     add(

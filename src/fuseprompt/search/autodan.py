@@ -49,12 +49,12 @@ class AutoDAN:
         num_pooled: Finished texts kept per problem.
     """
 
-    steps: int = 16
+    steps: int = 12
     proposer: ProposalSetting = field(default_factory=TransferProposer)
     strategy: Strategy = field(default_factory=BeamSearch)
     constraints: tuple[Constraint, ...] = ()
     max_end_nats: float = 4.0
-    ending_nats: float = 1.0
+    ending_nats: float = 2.0
     num_pooled: int = 10
 
     def __post_init__(self) -> None:

@@ -59,7 +59,7 @@ class CaptionSettings:
     sentiment: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     transfer: Transfer = field(default_factory=SumTransfer)
-    steps: int = 16
+    steps: int = 12
     beam_width: int = 5
     search_width: int = 64
     num_captions: int = 1
