@@ -7,8 +7,10 @@ align two tokenizers (`fuseprompt.text.alignment`) and holds no model. Read next
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -165,10 +167,10 @@ class Tokenizer:
             if span is None or not at <= span[0] < span[1] <= at + 1 + len(word):
                 return None
             at += 1 + len(word)
-        rows: list[list[int]] = [[] for _ in range(len(block) + 1)]
-        for owner, token in zip(owners, encoding.ids, strict=True):
-            rows[owner].append(token)
-        return rows[1:]
+        # Owners never fall along a text, so each word's tokens are neighbours.
+        cuts = [bisect_left(owners, i) for i in range(1, len(block) + 1)]
+        ids = encoding.ids
+        return [ids[a:b] for a, b in pairwise((*cuts, len(ids)))]
 
     def _encode_word(self, word: str) -> list[int]:
         ids, spans = self.encode_with_offsets(f"{_ANCHOR} {word}")

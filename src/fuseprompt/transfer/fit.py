@@ -20,7 +20,7 @@ from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Inexact, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import FuseError
@@ -241,15 +241,9 @@ class AdapterFitter:
         chosen, measured = case[: held_out // 3], case[held_out // 3 : held_out]
         train = case[held_out : held_out + settings.words_per_case]
         solver = CaseSolver(train, v_p, v_s.to(v_p.dtype))
-        best: tuple[float, float, list[Tensor]] | None = None
-        for ridge in settings.ridges:
-            slices = solver.solve(ridge)
-            r2, _ = _quality(slices, chosen, v_p, v_s)
-            if best is not None and r2 < best[0]:
-                break  # weaker penalties overfit even more
-            best = (r2, ridge, slices)
-        assert best is not None
-        jacobian, ridge = from_frequencies(best[2], case.num_tubes), best[1]
+        ridge, first = _choose_ridge(solver, chosen, settings.ridges, v_p, v_s)
+        rest = [solver.solve_slice(ridge, f) for f in range(1, solver.num_frequencies)]
+        jacobian = from_frequencies([first, *rest], case.num_tubes)
         full = None
         if settings.rank is not None:
             full, _ = quality(jacobian, measured, v_p, v_s)
@@ -309,7 +303,8 @@ def fingerprint_fit(
     Returns:
         One hash per part, by name, as `JacobianTable.load` compares them.
     """
-    listed = json.dumps(sorted(words.items()), ensure_ascii=False)
+    names = sorted(words)
+    listed = "\n".join((*names, json.dumps([words[name] for name in names])))
     values = json.dumps(asdict(settings), sort_keys=True)
     return {
         **fingerprint_models(primary, secondary),
@@ -358,14 +353,8 @@ def quality(
     Returns:
         1 - squared error / variance around the mean of each place, and the mean cosine.
     """
-    return _quality(to_frequencies(list(jacobian.unbind(-1))), case, primary, secondary)
-
-
-def _quality(
-    slices: list[Inexact[Tensor, "dp ds"]], case: Case, primary: Tensor, secondary: Tensor
-) -> tuple[float, float]:
-    """Measure a map that is given by its Fourier slices."""
     left = to_frequencies(word_slices(case.primary_ids, primary, case.num_tubes))
+    slices = to_frequencies(list(jacobian.unbind(-1)))
     mapped = from_frequencies([a @ m for a, m in zip(left, slices, strict=True)], case.num_tubes)
     error, variance, cosines, count = 0.0, 0.0, 0.0, 0
     for place, ids in enumerate(case.secondary_ids.unbind(1)):
@@ -376,6 +365,30 @@ def _quality(
         cosines += float(torch.cosine_similarity(true, guess, dim=1).sum())
         count += len(true)
     return 1 - error / max(variance, 1e-30), cosines / max(count, 1)
+
+
+def _choose_ridge(
+    solver: CaseSolver,
+    case: Case,
+    ridges: tuple[float, ...],
+    primary: Float[Tensor, "v dp"],
+    secondary: Float[Tensor, "u ds"],
+) -> tuple[float, Float[Tensor, "dp ds"]]:
+    """Return the ridge that maps held-out words best, and slice 0 of its solution.
+
+    Words are judged by the sums over their tokens: that is frequency 0, the cheapest to solve for.
+    """
+    ours = torch.stack(word_slices(case.primary_ids, primary, case.num_tubes)).sum(0)
+    theirs = torch.stack(word_slices(case.secondary_ids, secondary, case.num_tubes)).sum(0)
+    best: tuple[float, float, Tensor] | None = None
+    for ridge in ridges:
+        candidate = solver.solve_slice(ridge, 0)
+        error = float((theirs - ours @ candidate).square().sum())
+        if best is not None and error > best[0]:
+            break  # weaker penalties overfit even more
+        best = (error, ridge, candidate)
+    assert best is not None
+    return best[1], best[2]
 
 
 def _pad(rows: list[list[int]]) -> Int[Tensor, "w k"]:

@@ -73,6 +73,11 @@ class CaseSolver:
         self._primary = primary
         self._secondary = secondary
 
+    @property
+    def num_frequencies(self) -> int:
+        """Fourier slices that the solution has, p // 2 + 1."""
+        return self._case.num_tubes // 2 + 1
+
     def solve(self, ridge: float) -> list[Inexact[Tensor, "dp ds"]]:
         """Return the Fourier slices 0..p // 2 of the solution.
 
@@ -82,13 +87,25 @@ class CaseSolver:
         Returns:
             One matrix per frequency, for `from_frequencies`.
         """
+        return [self.solve_slice(ridge, frequency) for frequency in range(self.num_frequencies)]
+
+    def solve_slice(self, ridge: float, frequency: int) -> Inexact[Tensor, "dp ds"]:
+        """Return one Fourier slice of the solution; slice 0 maps sums over a word's tokens.
+
+        Args:
+            ridge: Strength of the penalty, more than 0.
+            frequency: Which slice, 0..p // 2.
+
+        Returns:
+            The matrix.
+        """
         if self._few_words:
             squares, dual = self._dual
-            shift = ridge * max(squares / self._primary.shape[1], self._tiny)
-            return [left.mH @ _solve(gram, right, shift) for gram, left, right in dual]
+            gram, left, right = dual[frequency]
+            return left.mH @ _solve(gram, right, ridge * max(squares / left.shape[1], self._tiny))
         trace, primal = self._primal
-        shift = ridge * max(trace / self._primary.shape[1], self._tiny)
-        return [_solve(gram, cross, shift) for gram, cross in primal]
+        gram, cross = primal[frequency]
+        return _solve(gram, cross, ridge * max(trace / gram.shape[0], self._tiny))
 
     @property
     def _few_words(self) -> bool:
