@@ -9,6 +9,7 @@ from fuseprompt.transfer.combined import SumTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fit_adapter
 from fuseprompt.transfer.linearise import CommonWords, Linearisation, VocabularyMean
+from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.table import JacobianTable
@@ -24,6 +25,7 @@ __all__ = [
     "JacobianTable",
     "Linearisation",
     "NoTransfer",
+    "PositionwiseTransfer",
     "RandomTransfer",
     "RelinearizedTransfer",
     "RetokenizedTransfer",
