@@ -164,6 +164,7 @@ class AutoDAN:
     ) -> tuple[Pool, ...]:
         """Return the pools with every beam that may end here, judged exactly from its text."""
         beams, tokenizer = state.beams, state.bound.objective.primary.tokenizer
+        rows = beams.token_ids.to_lists()
         texts: list[str] = []
         problems: list[int] = []
         for i, end in torch.nonzero(
@@ -172,7 +173,7 @@ class AutoDAN:
             token = int(state.classes.ends[end])
             text = beams.texts[i] + tokenizer.token_texts[token]
             complete = all(c.allows(text) and not c.missing(text) for c in self.constraints)
-            survives = tokenizer.encode(text) == [*beams.token_ids.to_lists()[i], token]
+            survives = tokenizer.encode(text) == [*rows[i], token]
             if int(beams.num_chosen[i]) > 0 and complete and survives:
                 texts.append(text)
                 problems.append(int(beams.problems[i]))
