@@ -111,6 +111,23 @@ def test_the_first_token_is_scored_only_after_bos() -> None:
     assert len(llama().nll([ids], [0])[0]) == len(ids) + 1
 
 
+@both
+def test_an_empty_text_is_only_its_end(model: Any, module: Any) -> None:
+    lm: CausalLM = model()
+    one, (empty,) = lm.nll([lm.tokenizer.encode("a cat")], [1]), lm.nll([[]], [0])
+    before = lm.tokenizer.prefix_ids or tuple(lm.end_ids[:1].tolist())
+    log_probs = module()(input_ids=torch.tensor([before])).logits[0, -1].log_softmax(-1)
+    want = -torch.logsumexp(log_probs[lm.end_ids], dim=0)[None]
+    torch.testing.assert_close(empty, want.detach(), atol=1e-5, rtol=1e-5)
+    both_at_once = lm.nll([[], lm.tokenizer.encode("a cat"), []], [0, 1, 0])
+    for got, wanted in zip(both_at_once, (empty, *one, empty), strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    no_tokens = torch.zeros(2, 0, dtype=torch.long)
+    torch.testing.assert_close(
+        lm.next_log_probs(no_tokens)[0], log_probs.detach(), atol=1e-5, rtol=1e-5
+    )
+
+
 def test_long_batches_are_cut_and_come_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = gpt2()
     ids, given = rows_of(lm)

@@ -95,7 +95,7 @@ class CausalLM:
 
         The end is the event that an end-of-text token or a token that begins with a newline
         follows. A first token with nothing before it (no given token, no BOS) has no likelihood and
-        is left out.
+        is left out; the end of an empty text without BOS is that after the end of another text.
 
         Args:
             token_ids: Ids of each text, without special tokens.
@@ -116,7 +116,8 @@ class CausalLM:
             for i in range(0, len(rows), step)
         ]
         for rows in chunks:
-            ids = self._begin(torch.tensor([list(token_ids[i]) for i in rows])).to(self.device)
+            own = torch.tensor([list(token_ids[i]) for i in rows], dtype=torch.long)
+            ids = self._begin(own).to(self.device)
             log_probs = torch.log_softmax(self._module(input_ids=ids).logits.float(), dim=-1)
             follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
             end = -torch.logsumexp(log_probs[:, -1][:, self.end_ids.to(self.device)], dim=-1)
@@ -127,6 +128,9 @@ class CausalLM:
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
         begin = torch.tensor(self.tokenizer.prefix_ids, dtype=torch.long)
+        if begin.numel() + token_ids.shape[1] == 0:
+            # A model needs something to predict from; the end of another text says least.
+            begin = self.end_ids[:1]
         return torch.cat([begin.expand(token_ids.shape[0], -1), token_ids], dim=1)
 
     def _find_end_ids(self) -> list[int]:
