@@ -23,6 +23,7 @@ class Fixed:
 
     scores: Tensor
     name: str = "fixed"
+    cost: float = 0.0
 
     def bind(
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss

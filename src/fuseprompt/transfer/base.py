@@ -7,7 +7,7 @@ in one file. Read next: `fuseprompt.transfer.retokenized`.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import Final, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,9 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 #: Stands in a slot while the text around it is tokenised; one piece in any vocabulary.
 _STAND_IN = "it"
+
+#: Forward equivalents of a forward and a backward pass of one text.
+GRADIENT_COST: Final = 3.0
 
 
 @final
@@ -46,9 +49,36 @@ class Slots:
         return len(self.left)
 
 
+@final
+@dataclass
+class Meter:
+    """Adds up what a scorer spends; the one thing in a scorer that changes besides its memory.
+
+    Attributes:
+        total: Forward equivalents so far.
+    """
+
+    total: float = 0.0
+
+    def add(self, cost: float) -> None:
+        """Count forward equivalents."""
+        self.total += cost
+
+
 @runtime_checkable
 class TokenScorer(Protocol):
-    """Predicts the loss of candidate tokens."""
+    """Predicts the loss of candidate tokens, and counts what that costs."""
+
+    @property
+    def cost(self) -> float:
+        """Forward equivalents of the secondary spent since `bind`, over all slots.
+
+        A text through the secondary is 1; loss and gradient at one linearisation point in one slot
+        are `GRADIENT_COST`; table look-ups and matrix products are 0, and so is what is kept on
+        disk for all problems (a fitted map, a word table). Exact losses of candidates are asked for
+        elsewhere and not in it. The difference over a call is the cost of that call.
+        """
+        ...
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the predicted loss of each new word (one blank, then text) in each slot."""

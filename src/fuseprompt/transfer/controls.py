@@ -36,6 +36,8 @@ class NoTransfer:
 @final
 @dataclass(frozen=True)
 class _NoScorer:
+    cost: float = 0.0
+
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         return torch.zeros(len(slots), len(words))
 
@@ -78,6 +80,7 @@ class _RandomScorer:
     scale: float
     name: str
     vocab_size: int
+    cost: float = 0.0
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         return self._noise(slots)[:, words]

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss
-from fuseprompt.transfer.base import SlotIds
+from fuseprompt.transfer.base import GRADIENT_COST, SlotIds
 
 #: Common words of different kinds; the first n are the linearisation points of `CommonWords(n)`.
 COMMON_WORDS: Final = (
@@ -41,6 +41,11 @@ class Linear:
     points: Float[Tensor, "k d"]
     losses: Float[Tensor, "n k"]
     grads: Float[Tensor, "n k d"]
+
+    @property
+    def cost(self) -> float:
+        """Forward equivalents that it took."""
+        return GRADIENT_COST * self.losses.numel()
 
     def predict_mean(
         self, embeds: Float[Tensor, "n c d"] | Float[Tensor, "c d"], *, gain: float = 1.0

@@ -18,6 +18,8 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 from fuseprompt.transfer.base import (
+    GRADIENT_COST,
+    Meter,
     SlotIds,
     Slots,
     TokenScorer,
@@ -69,6 +71,11 @@ class _PositionwiseScorer:
     setting: PositionwiseTransfer
     table: RetokenizationTable
     loss: EmbedLoss
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def cost(self) -> float:
+        return self.meter.total
 
     @cached_property
     def points(self) -> Float[Tensor, "k d"]:
@@ -132,6 +139,7 @@ class _PositionwiseScorer:
             embeds = context.index_put((torch.arange(n * k)[:, None], at), inserted)
             losses = self.loss.loss(token_ids, problems[rows], embeds=embeds)
             (grads,) = torch.autograd.grad(losses.sum(), inserted)
+        self.meter.add(GRADIENT_COST * n * k)
         offset = (grads * points).sum((1, 2)).reshape(n, k).mean(1)
         constant = losses.detach().reshape(n, k).mean(1) - self.setting.gain * offset
         return constant, grads.reshape(n, k, width, -1).mean(1)

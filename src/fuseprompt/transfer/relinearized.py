@@ -15,6 +15,7 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import (
+    Meter,
     SlotIds,
     Slots,
     TokenScorer,
@@ -67,6 +68,11 @@ class _RelinearizedScorer:
     loss: EmbedLoss
     num_best: int
     gain: float
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def cost(self) -> float:
+        return self.first.cost + self.meter.total
 
     @cached_property
     def token_embeds(self) -> Float[Tensor, "v d"]:
@@ -82,6 +88,7 @@ class _RelinearizedScorer:
             one = torch.tensor([i])
             slot = SlotIds(ids.token_ids[one], ids.positions[one])
             linear = linearise(self.loss, slot, slots.problems[one], embeds[best[i]])
+            self.meter.add(linear.cost)
             rows.append(linear.predict_mean(embeds, gain=self.gain))
         return (scores + torch.cat(rows)) / 2
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 from fuseprompt.transfer.base import (
+    Meter,
     Slots,
     TokenScorer,
     mean_pieces,
@@ -60,6 +61,11 @@ class _DirectScorer:
     loss: EmbedLoss
     linearisation: Linearisation
     gain: float
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def cost(self) -> float:
+        return self.meter.total
 
     @cached_property
     def points(self) -> Float[Tensor, "k d"]:
@@ -73,6 +79,7 @@ class _DirectScorer:
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
+        self.meter.add(linear.cost)
         return linear.predict_mean(self.token_embeds[words], gain=self.gain)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -80,6 +87,7 @@ class _DirectScorer:
             return torch.zeros(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
+        self.meter.add(linear.cost)
         texts = self.table.primary.token_texts
         rows = [
             self.table.encode_word(last_word(left) + texts[t])

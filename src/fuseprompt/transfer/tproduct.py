@@ -22,6 +22,7 @@ from fuseprompt.tensor.product import pad_tubes, t_product, t_transpose
 from fuseprompt.text.alignment import Alignment, Part
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 from fuseprompt.transfer.base import (
+    Meter,
     Slots,
     TokenScorer,
     tokenize_last_word_slots,
@@ -218,6 +219,11 @@ class _TProductScorer:
     primary: HasVocabulary
     table: RetokenizationTable
     loss: EmbedLoss
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def cost(self) -> float:
+        return self.meter.total
 
     @cached_property
     def points(self) -> Float[Tensor, "k d"]:
@@ -239,6 +245,7 @@ class _TProductScorer:
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
+        self.meter.add(linear.cost)
         return linear.predict_mean(self.token_embeds[words], gain=self.transfer.gain)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -246,6 +253,7 @@ class _TProductScorer:
             return torch.zeros(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
+        self.meter.add(linear.cost)
         texts = self.table.primary.token_texts
         words = [
             last_word(left) + texts[t]

@@ -50,6 +50,10 @@ class _UnionScorer:
     first: TokenScorer
     second: TokenScorer
 
+    @property
+    def cost(self) -> float:
+        return self.first.cost + self.second.cost
+
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         first = self.first.new_words(slots, words)
         second = self.second.new_words(slots, words).to(first.device)

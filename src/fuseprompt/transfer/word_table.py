@@ -21,7 +21,7 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
-from fuseprompt.transfer.base import Slots, TokenScorer
+from fuseprompt.transfer.base import Meter, Slots, TokenScorer
 
 #: The neutral frame in which a word stands alone.
 FRAME: Final = "This is about{word}."
@@ -71,6 +71,13 @@ class _TableScorer:
     row_of: Int[Tensor, " v"]
     _continued: dict[str, Tensor] = field(default_factory=dict)
 
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def cost(self) -> float:
+        """One forward pass for each last word that continuations asked about."""
+        return self.meter.total
+
     @cached_property
     def _by_problem(self) -> dict[int, Float[Tensor, " w"]]:
         return {}
@@ -111,6 +118,7 @@ class _TableScorer:
         unknown = sorted(set(words) - set(self._continued))
         if unknown:
             outputs = framed_outputs(self.loss.model, unknown)
+            self.meter.add(float(len(unknown)))
             self._continued.update(zip(unknown, outputs, strict=True))
         problems = slots.problems[:, None].expand(tokens.shape).reshape(-1)
         alone = self.loss.compare(torch.stack([self._continued[w] for w in words]), problems)
