@@ -163,4 +163,4 @@ def test_a_saved_folder_gives_the_same_numbers(tmp_path: Path) -> None:
     for got, want in zip(loaded.nll(ids, given), llama().nll(ids, given), strict=True):
         assert torch.equal(got, want)
     assert loaded.name == str(tmp_path)
-    assert not any(p.requires_grad for p in loaded._module.parameters())
+    assert not any(p.requires_grad for p in loaded._held.module.parameters())

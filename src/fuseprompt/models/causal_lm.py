@@ -7,7 +7,6 @@ begins a text with BOS, it is put in front here. Not here: what makes a caption 
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import vocabulary_of
+from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
@@ -37,13 +36,10 @@ class CausalLM:
     """
 
     def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
-        self._module = module.eval().requires_grad_(False)
-        self.tokenizer = tokenizer
         self.name = name
-        positions = getattr(module.config, "max_position_embeddings", None)
-        self.max_length: int = min(
-            n for n in (tokenizer.max_length, positions, 100_000) if n is not None
-        )
+        self.tokenizer = tokenizer
+        self._held = Pretrained(module, tokenizer, name=name)
+        self.max_length: int = self._held.max_length
         self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
         if not len(self.end_ids):
             raise ModelError(
@@ -61,30 +57,21 @@ class CausalLM:
         name: str = "",
     ) -> "CausalLM":
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM as Auto
 
-        module = AutoModelForCausalLM.from_pretrained(
-            str(path), local_files_only=local_only, dtype=torch.float32
-        )
-        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
-        return cls(module.to(device), tokenizer, name=name or str(path))
-
-    @cached_property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The embedding layer applied to every id, shape (v, d)."""
-        return vocabulary_of(self._module)
+        module, tokenizer = load_pretrained(path, Auto, local_only=local_only, device=device)
+        return cls(module, tokenizer, name=name or str(path))
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._module.device
-        return device
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The embedding layer applied to every id, shape (v, d)."""
+        return self._held.vocabulary
 
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
-        ids = self._begin(token_ids).to(self.device)
-        logits = self._module(input_ids=ids, logits_to_keep=1).logits[:, -1]
+        ids = self._begin(token_ids).to(self._held.device)
+        logits = self._held.module(input_ids=ids, logits_to_keep=1).logits[:, -1]
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()
@@ -117,10 +104,10 @@ class CausalLM:
         ]
         for rows in chunks:
             own = torch.tensor([list(token_ids[i]) for i in rows], dtype=torch.long)
-            ids = self._begin(own).to(self.device)
-            log_probs = torch.log_softmax(self._module(input_ids=ids).logits.float(), dim=-1)
+            ids = self._begin(own).to(self._held.device)
+            log_probs = torch.log_softmax(self._held.module(input_ids=ids).logits.float(), dim=-1)
             follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
-            end = -torch.logsumexp(log_probs[:, -1][:, self.end_ids.to(self.device)], dim=-1)
+            end = -torch.logsumexp(log_probs[:, -1][:, self.end_ids.to(self._held.device)], dim=-1)
             for j, i in enumerate(rows):
                 first = max(num_begin + num_given[i], 1)
                 results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]]).cpu()
@@ -135,7 +122,10 @@ class CausalLM:
 
     def _find_end_ids(self) -> list[int]:
         ends: set[int] = {i for i, t in enumerate(self.tokenizer.token_texts) if t.startswith("\n")}
-        for config in (self._module.config, getattr(self._module, "generation_config", None)):
+        for config in (
+            self._held.module.config,
+            getattr(self._held.module, "generation_config", None),
+        ):
             eos = getattr(config, "eos_token_id", None)
             ends.update([eos] if isinstance(eos, int) else eos or [])
         ends.update(

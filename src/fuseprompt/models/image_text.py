@@ -6,7 +6,6 @@ stand-in). Both score texts at their true length. Read next: `fuseprompt.objecti
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -16,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import TextModel, replaced_embeddings, vocabulary_of
-from fuseprompt.models.encoder import run_by_length
+from fuseprompt.models.base import TextModel
+from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -97,14 +96,12 @@ class ClipModel:
                     f"{name}: {type(module).__name__} has no {method}; "
                     "expected an image-text model like CLIP."
                 )
-        self._module = module.eval().requires_grad_(False)
-        self._text_module = getattr(module, "text_model", module)
-        self._processor = processor
-        self.tokenizer = tokenizer
         self.name = name
-        text_config = getattr(module.config, "text_config", module.config)
-        limits = (tokenizer.max_length, getattr(text_config, "max_position_embeddings", None))
-        self.max_length: int = min(n for n in (*limits, 512) if n is not None)
+        self.tokenizer = tokenizer
+        self._processor = processor
+        text_side = getattr(module, "text_model", module)
+        self._held = Pretrained(module, tokenizer, name=name, text_side=text_side)
+        self.max_length: int = self._held.max_length
 
     @classmethod
     def load(
@@ -121,47 +118,31 @@ class ClipModel:
         # The lazy name of the package asks for torchvision in some releases; the class does not.
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-        module = AutoModel.from_pretrained(
-            str(path), local_files_only=local_only, dtype=torch.float32
-        )
+        module, tokenizer = load_pretrained(path, AutoModel, local_only=local_only, device=device)
         processor = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
-        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
-        return cls(module.to(device), tokenizer, processor, name=name or str(path))
-
-    @cached_property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The text side's embedding layer applied to every id, shape (v, d)."""
-        return vocabulary_of(self._text_module)
+        return cls(module, tokenizer, processor, name=name or str(path))
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._module.device
-        return device
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The text side's embedding layer applied to every id, shape (v, d)."""
+        return self._held.vocabulary
 
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
-        return run_by_length(self._forward, token_ids, embeds=embeds, device=self.device)
+        return self._held.outputs(self._compute, token_ids, embeds=embeds)
 
     @torch.no_grad()
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
         batch = self._processor(images=list(images), return_tensors="pt")
-        pixels = batch["pixel_values"].to(self.device)
-        features = _vector(self._module.get_image_features(pixel_values=pixels))
+        pixels = batch["pixel_values"].to(self._held.device)
+        features = _vector(self._held.module.get_image_features(pixel_values=pixels))
         return torch.nn.functional.normalize(features, dim=-1)
 
-    def _forward(
-        self, ids: Int[Tensor, "b s"], embeds: Float[Tensor, "b s d"] | None
-    ) -> Float[Tensor, "b o"]:
-        if embeds is None:
-            with torch.no_grad():
-                features = _vector(self._module.get_text_features(input_ids=ids))
-        else:
-            with replaced_embeddings(self._text_module, embeds):
-                features = _vector(self._module.get_text_features(input_ids=ids))
+    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
+        features = _vector(self._held.module.get_text_features(input_ids=ids))
         return torch.nn.functional.normalize(features, dim=-1)
 
 

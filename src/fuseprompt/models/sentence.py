@@ -5,7 +5,6 @@ mean-pooled. Not here: images (`image_text`) and class labels (`classifier`).
 """
 
 import json
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -13,8 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import replaced_embeddings, vocabulary_of
-from fuseprompt.models.encoder import run_by_length
+from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -33,12 +31,11 @@ class SentenceEncoder:
     def __init__(
         self, module: Any, tokenizer: Tokenizer, *, pools_first: bool = False, name: str = ""
     ) -> None:
-        self._module = module.eval().requires_grad_(False)
+        self.name = name
         self.tokenizer = tokenizer
         self.pools_first = pools_first
-        self.name = name
-        limits = (tokenizer.max_length, getattr(module.config, "max_position_embeddings", None))
-        self.max_length: int = min(n for n in (*limits, 512) if n is not None)
+        self._held = Pretrained(module, tokenizer, name=name)
+        self.max_length: int = self._held.max_length
 
     @classmethod
     def load(
@@ -52,32 +49,23 @@ class SentenceEncoder:
         """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         from transformers import AutoModel
 
-        module = AutoModel.from_pretrained(
-            str(path), local_files_only=local_only, dtype=torch.float32
-        )
-        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
+        module, tokenizer = load_pretrained(path, AutoModel, local_only=local_only, device=device)
         pooling = Path(path) / "1_Pooling" / "config.json"
         first = pooling.is_file() and bool(
             json.loads(pooling.read_text()).get("pooling_mode_cls_token", False)
         )
-        return cls(module.to(device), tokenizer, pools_first=first, name=name or str(path))
-
-    @cached_property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The embedding layer applied to every id, shape (v, d)."""
-        return vocabulary_of(self._module)
+        return cls(module, tokenizer, pools_first=first, name=name or str(path))
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._module.device
-        return device
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The embedding layer applied to every id, shape (v, d)."""
+        return self._held.vocabulary
 
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the normalised sentence vector of each row of framed ids, shape (b, o)."""
-        return run_by_length(self._forward, token_ids, embeds=embeds, device=self.device)
+        return self._held.outputs(self._compute, token_ids, embeds=embeds)
 
     def encode(self, texts: list[str]) -> Float[Tensor, "b o"]:
         """Return the normalised vectors of texts, shape (b, o)."""
@@ -85,14 +73,7 @@ class SentenceEncoder:
         with torch.no_grad():
             return self.outputs(PaddedIds.from_lists(rows))
 
-    def _forward(
-        self, ids: Int[Tensor, "b s"], embeds: Float[Tensor, "b s d"] | None
-    ) -> Float[Tensor, "b o"]:
-        if embeds is None:
-            with torch.no_grad():
-                hidden = self._module(input_ids=ids).last_hidden_state
-        else:
-            with replaced_embeddings(self._module, embeds):
-                hidden = self._module(input_ids=ids).last_hidden_state
+    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
+        hidden = self._held.module(input_ids=ids).last_hidden_state
         pooled = hidden[:, 0] if self.pools_first else hidden.mean(dim=1)
         return torch.nn.functional.normalize(pooled, dim=-1)
