@@ -62,7 +62,7 @@ def main() -> None:
     for start in range(0, len(stamps), GROUP):
         group = stamps[start : start + GROUP]
         images = [open_on_white(args.data / path) for path, _ in group]
-        pixels = torch.stack([tower.preprocess(image) for image in images])
+        pixels = torch.stack([tower.preprocess_centre(image) for image in images])
         classes = tower.network.classify(tower.features(pixels)).argmax(dim=-1).tolist()
         found = search(models, images, args.weight, steps=args.steps, ending_nats=args.ending_nats)
         for (path, truth), image, index, log in zip(group, images, classes, found, strict=True):

@@ -14,6 +14,7 @@ import random
 from pathlib import Path
 
 import torch
+from extract_features import CENTRE_VIEW
 from image_data import list_stamps
 from retrieval import paired_interval, ranks, summarise
 from safetensors.torch import load_file
@@ -39,7 +40,8 @@ def main() -> None:
     torch.set_num_threads(1)
     stamps, captions = list_stamps(args.data)
     cached = load_file(args.features)
-    features = torch.stack([cached[f"0:{stamp.path}"] for stamp in stamps])
+    whole = torch.stack([cached[f"0:{stamp.path}"] for stamp in stamps])
+    centre = torch.stack([cached[f"{CENTRE_VIEW}:{stamp.path}"] for stamp in stamps])
     right = torch.tensor([captions.index(stamp.phrases[0]) for stamp in stamps])
     both = ImageTower.load(args.offline / "image-text", args.head)
     towers = {
@@ -47,7 +49,7 @@ def main() -> None:
         "head": ImageTower(both.network, both.head, conse=None),
         "both": both,
     }
-    images = {name: tower.embed(features) for name, tower in towers.items()}
+    images = {name: tower.embed(whole, centre) for name, tower in towers.items()}
     subsets = [
         sorted(random.Random(seed).sample(range(len(stamps)), SUBSET_SIZE))
         for seed in range(NUM_SUBSETS)

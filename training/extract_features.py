@@ -1,7 +1,7 @@
 """Compute the image network's pooled features once, for every picture that a script may ask for.
 
-Three views a picture: as it is, mirrored, and a seeded random crop or margin (the stamps: as they
-are only). The file can be stopped and started again: it is written every few hundred pictures and
+Four views a picture: as it is, mirrored, a seeded random crop or margin, and the centre as the
+classifier's own evaluation cuts it (the stamps: the first and the last only). The file can be stopped and started again: it is written every few hundred pictures and
 continues where it was.
 
 Exact commands: docs/model-card.md. Read next: `train_image_head.py`.
@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from fuseprompt.models.conse import Conse, ImageTower
 from fuseprompt.models.efficientnet import EfficientNetLite0
 
-NUM_VIEWS = 3
+#: The view that the classifier behind ConSE sees.
+CENTRE_VIEW = 3
 SAVE_EVERY = 400
 #: A few renderings of the archive have 200 megapixels and show a dot; they are left out.
 MAX_PIXELS = 40_000_000
@@ -46,7 +47,7 @@ def main() -> None:
     start = time.time()
     for i in range(0, len(jobs), 16):
         batch = jobs[i : i + 16]
-        pixels = [tower.preprocess(_view(args.data / path, view)) for path, view in batch]
+        pixels = [_pixels(tower, args.data / path, view) for path, view in batch]
         features = tower.features(torch.stack(pixels)).clone()
         done |= {
             f"{view}:{path}": row.clone() for (path, view), row in zip(batch, features, strict=True)
@@ -72,6 +73,7 @@ def _jobs(data: Path) -> list[tuple[str, int]]:
         [(path, 0) for path in train + stamps]
         + [(path, 1) for path in train]
         + [(path, 2) for path in train]
+        + [(path, CENTRE_VIEW) for path in train + stamps]
     )
 
 
@@ -81,6 +83,12 @@ def _num_pixels(path: Path) -> int:
             return image.width * image.height
     except Image.DecompressionBombError:
         return MAX_PIXELS + 1
+
+
+def _pixels(tower: ImageTower, path: Path, view: int) -> torch.Tensor:
+    if view == CENTRE_VIEW:
+        return tower.preprocess_centre(_view(path, 0))
+    return tower.preprocess(_view(path, view))
 
 
 def _view(path: Path, view: int) -> Image.Image:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from extract_features import CENTRE_VIEW
 from image_data import Item, list_emoji, list_openclipart
 from retrieval import ranks, summarise
 from safetensors.torch import load_file, save_file
@@ -220,7 +221,8 @@ def _check(
         of_source = [item for item in tests if item.source == source]
         right = torch.tensor([captions.index(item.phrases[0]) for item in of_source])
         pooled = torch.stack([features[f"0:{item.path}"] for item in of_source])
-        logits = pooled @ network["_fc.weight"].T + network["_fc.bias"]
+        centre = torch.stack([features[f"{CENTRE_VIEW}:{item.path}"] for item in of_source])
+        logits = centre @ network["_fc.weight"].T + network["_fc.bias"]
         sure = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
         named = conse.embed(logits)
         with torch.no_grad():

@@ -85,11 +85,11 @@ def test_a_tower_joins_what_it_has(
     network: EfficientNetLite0, head: ImageHead, class_features: Tensor
 ) -> None:
     conse = Conse(class_features, beta=1.5)
-    features = torch.rand(3, 1280)
-    named = ImageTower(network, None, conse=conse).embed(features)
-    learnt = ImageTower(network, head, conse=None).embed(features)
-    both = ImageTower(network, head, conse=conse).embed(features)
-    sure = network.classify(features).softmax(dim=-1).amax(dim=-1, keepdim=True)
+    whole, centre = torch.rand(2, 3, 1280)
+    named = ImageTower(network, None, conse=conse).embed(whole, centre)
+    learnt = ImageTower(network, head, conse=None).embed(whole, centre)
+    both = ImageTower(network, head, conse=conse).embed(whole, centre)
+    sure = network.classify(centre).softmax(dim=-1).amax(dim=-1, keepdim=True)
     torch.testing.assert_close(both, functional.normalize(learnt + 1.5 * sure * named, dim=-1))
     for vectors in (named, learnt, both):
         assert vectors.shape == (3, 384)
@@ -121,6 +121,30 @@ def test_odd_sizes_work(
 ) -> None:
     tower = ImageTower(network, None, conse=Conse(class_features))
     assert tower.preprocess(Image.new("RGB", size)).shape == (3, 224, 224)
+    assert tower.preprocess_centre(Image.new("RGB", size)).shape == (3, 224, 224)
+
+
+def test_the_centre_is_the_published_evaluation_s(
+    network: EfficientNetLite0, class_features: Tensor
+) -> None:
+    tower = ImageTower(network, None, conse=Conse(class_features))
+    picture = Image.new("RGB", (512, 256), "white")
+    picture.paste((0, 0, 0), (144, 16, 368, 240))  # the 224 pixels in the middle
+    assert bool((tower.preprocess_centre(picture) == -127 / 128).all())
+    picture.paste((255, 0, 0), (144, 16, 145, 17))
+    assert float(tower.preprocess_centre(picture)[0, 0, 0]) > 0.9
+
+
+def test_the_classifier_sees_the_centre_and_the_head_the_whole(
+    network: EfficientNetLite0, head: ImageHead, class_features: Tensor
+) -> None:
+    picture = Image.new("RGB", (300, 100), "blue")
+    changed = picture.copy()
+    changed.paste((255, 255, 0), (0, 0, 60, 100))  # outside the centre
+    conse = ImageTower(network, None, conse=Conse(class_features))
+    alone = ImageTower(network, head, conse=None)
+    assert torch.equal(conse.image_features([picture]), conse.image_features([changed]))
+    assert not torch.equal(alone.image_features([picture]), alone.image_features([changed]))
 
 
 def test_image_features_keep_the_order_and_allow_none(
@@ -188,6 +212,6 @@ def test_photos_lie_near_their_words() -> None:
     tower = ImageTower.load(folder, DATA / "image_head.safetensors")
     nearest = (tower.image_features(images) @ texts.T).argmax(dim=1).tolist()
     assert [words[i] for i in nearest] == words[:4]
-    pixels = torch.stack([tower.preprocess(images[1])])
+    pixels = torch.stack([tower.preprocess_centre(images[1])])
     best = tower.network.classify(tower.features(pixels)).argmax(dim=1)
     assert names[int(best)] == "espresso"

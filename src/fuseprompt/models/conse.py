@@ -3,9 +3,11 @@
 Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the
 sentence vectors of the most probable class names, weighted by probability. The **head** is a small
 network that was trained on captioned clip-art with the sentence model frozen (docs/model-card.md).
-Both look at one EfficientNet-Lite0 feature; the sum of their unit vectors is normalised to unit
-length. ConSE's counts as much as the classifier is sure (`beta` times the highest probability):
-photos are mostly sure, and clip-art, where ConSE is often wrong, is not.
+Each looks at the picture as it was trained to: the classifier behind ConSE at the centre, cropped
+as EfficientNet-Lite0's own evaluation does, the head at the whole, padded with white. The sum of
+their unit vectors is normalised to unit length. ConSE's counts as much as the classifier is sure
+(`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often
+wrong, is not.
 
 The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this
 file download or train anything. Read next: `fuseprompt.models.efficientnet`.
@@ -29,6 +31,9 @@ from fuseprompt.models.efficientnet import FEATURE_WIDTH, EfficientNetLite0
 
 #: Pixels a side; EfficientNet-Lite0 was trained at this size.
 IMAGE_SIZE: Final = 224
+#: Side of the centre crop as a share of the shorter side: the network's published evaluation cuts
+#: 224 of 256 pixels.
+CENTRE_SHARE: Final = 224 / 256
 #: Width of the shared space (MiniLM's hidden size), and of the head's hidden layer.
 EMBED_WIDTH: Final = 384
 HIDDEN_WIDTH: Final = 512
@@ -193,8 +198,22 @@ class ImageTower:
         small = image.convert("RGB").resize((size[0], size[1]), Image.Resampling.BICUBIC)
         square = Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), "white")
         square.paste(small, ((IMAGE_SIZE - size[0]) // 2, (IMAGE_SIZE - size[1]) // 2))
-        values = torch.from_numpy(np.array(square, dtype=np.float32))  # (h, w, 3)
-        return ((values - _PIXEL_MEAN) / _PIXEL_SCALE).permute(2, 0, 1).contiguous()  # (3, h, w)
+        return _scale_pixels(square)
+
+    def preprocess_centre(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
+        """Cut the centre square out, resize and scale the pixels: the classifier's own evaluation.
+
+        Args:
+            image: An RGB picture, as `fuseprompt.models.images.open_image` returns it.
+
+        Returns:
+            Pixels as (value - 127) / 128, shape (3, 224, 224).
+        """
+        side = max(1, int(min(image.size) * CENTRE_SHARE))
+        left, top = ((length - side) // 2 for length in image.size)
+        box = (left, top, left + side, top + side)
+        size = (IMAGE_SIZE, IMAGE_SIZE)
+        return _scale_pixels(image.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=box))
 
     def features(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1280"]:
         """Pool the image network's last feature maps.
@@ -208,11 +227,14 @@ class ImageTower:
         with torch.no_grad():
             return self.network.features(pixels)
 
-    def embed(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
+    def embed(
+        self, whole: Float[Tensor, "b 1280"], centre: Float[Tensor, "b 1280"]
+    ) -> Float[Tensor, "b 384"]:
         """Turn pooled features into vectors of the sentence space.
 
         Args:
-            features: What `features` returned, shape (b, 1280).
+            whole: Features of the padded pictures, which the head sees, shape (b, 1280).
+            centre: Features of their centres, which the classifier sees, shape (b, 1280).
 
         Returns:
             Unit vectors, shape (b, 384): normalise(head + beta * p_max * conse), or the one part
@@ -221,15 +243,13 @@ class ImageTower:
         with torch.no_grad():
             if self.conse is None:
                 assert self.head is not None  # checked when the tower was made
-                learnt: Tensor = self.head(features)
+                learnt: Tensor = self.head(whole)
                 return learnt
-            logits = self.network.classify(features)
+            logits = self.network.classify(centre)
             named = self.conse.embed(logits)
             if self.head is None:
                 return named
-            return functional.normalize(
-                self.head(features) + self.conse.weigh(logits) * named, dim=-1
-            )
+            return functional.normalize(self.head(whole) + self.conse.weigh(logits) * named, dim=-1)
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "b 384"]:
         """Embed pictures.
@@ -243,9 +263,15 @@ class ImageTower:
         parts = [torch.empty(0, EMBED_WIDTH)]
         for start in range(0, len(images), BATCH_SIZE):
             batch = images[start : start + BATCH_SIZE]
-            pixels = torch.stack([self.preprocess(image) for image in batch])
-            parts.append(self.embed(self.features(pixels)))
+            whole = torch.stack([self.preprocess(image) for image in batch])
+            centre = torch.stack([self.preprocess_centre(image) for image in batch])
+            parts.append(self.embed(self.features(whole), self.features(centre)))
         return torch.cat(parts)
+
+
+def _scale_pixels(image: Image.Image) -> Float[Tensor, "3 224 224"]:
+    values = torch.from_numpy(np.array(image, dtype=np.float32))  # (h, w, 3)
+    return ((values - _PIXEL_MEAN) / _PIXEL_SCALE).permute(2, 0, 1).contiguous()  # (3, h, w)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
