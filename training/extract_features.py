@@ -1,8 +1,8 @@
 """Compute the image network's pooled features once, for every picture that a script may ask for.
 
 Four views a picture: as it is, mirrored, a seeded random crop or margin, and the centre as the
-classifier's own evaluation cuts it (the stamps: the first and the last only). The file can be stopped and started again: it is written every few hundred pictures and
-continues where it was.
+classifier's own evaluation cuts it (the stamps: the first and the last only). The file can be
+stopped and started again: it is written every few hundred pictures and continues where it was.
 
 Exact commands: docs/model-card.md. Read next: `train_image_head.py`.
 """
