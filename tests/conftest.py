@@ -4,6 +4,7 @@ Fixtures of single layers live in the conftest.py of their folder.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -24,3 +25,12 @@ def one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def notes_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests note out of the user's cache, and what the user noted out of the tests."""
+    folder = tmp_path_factory.mktemp("notes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fuseprompt.cache.notes_dir", lambda: folder)
+        yield

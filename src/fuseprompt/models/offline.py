@@ -9,13 +9,14 @@ Read next: `fuseprompt.models.prepare.build`.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
+# Named again because everything about the offline models is found here.
+from fuseprompt.cache import cache_dir as cache_dir
 from fuseprompt.errors import MissingModelError, PrepareError
 
 #: Version of the layout on disk; part of the folder's name, so two versions can live side by side.
@@ -89,20 +90,6 @@ class PreparedModel:
     def size(self) -> int:
         """Bytes of all files together."""
         return sum(file.size for file in self.files.values())
-
-
-def cache_dir() -> Path:
-    """Return the folder for everything that fuseprompt keeps on this machine.
-
-    Returns:
-        `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`. It may
-        not exist.
-    """
-    if own := os.environ.get("FUSEPROMPT_CACHE"):
-        return Path(own).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "fuseprompt"
-    return Path.home() / ".cache" / "fuseprompt"
 
 
 def models_dir() -> Path:

@@ -1,0 +1,88 @@
+"""The folder of everything that fuseprompt keeps on this machine, and small notes in it.
+
+A note remembers what a check found, so that the check runs once and not at every start. It only
+saves time: one that is missing or cannot be read means checking again, and one that cannot be
+written is left out, so a read-only folder works. Models and tables are not notes; their own modules
+write them. Read next: `fuseprompt.text.retokenize`, which keeps the first note.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def cache_dir() -> Path:
+    """Return the folder for everything that fuseprompt keeps on this machine.
+
+    Returns:
+        `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`. It may
+        not exist.
+    """
+    if own := os.environ.get("FUSEPROMPT_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser() / "fuseprompt"
+    return Path.home() / ".cache" / "fuseprompt"
+
+
+def notes_dir() -> Path:
+    """Return the folder of the notes. It may not exist."""
+    return cache_dir() / "notes-v1"
+
+
+def read_note(kind: str, key: str) -> dict[str, Any] | None:
+    """Return what was noted, or None if nothing was or it cannot be read.
+
+    Args:
+        kind: What was checked, as a file name can hold it.
+        key: What it was checked for; whatever the outcome depends on belongs in it.
+
+    Returns:
+        The note as `write_note` got it.
+    """
+    try:
+        held = json.loads(_file(kind, key).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_ours = isinstance(held, dict) and held.get("key") == key
+    note = held.get("note") if is_ours else None
+    return note if isinstance(note, dict) else None
+
+
+def write_note(kind: str, key: str, note: Mapping[str, Any]) -> bool:
+    """Keep a note; a reader sees the whole of it or nothing.
+
+    Args:
+        kind: What was checked, as a file name can hold it.
+        key: What it was checked for.
+        note: Plain JSON values.
+
+    Returns:
+        Whether it was kept; not on a full disk or in a folder that may not be written to.
+    """
+    file = _file(kind, key)
+    text = json.dumps({"key": key, "note": dict(note)})
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
+    except OSError:
+        return False
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as written:
+            written.write(text)
+        Path(partial).replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(partial).unlink()
+        return False
+    return True
+
+
+def _file(kind: str, key: str) -> Path:
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return notes_dir() / f"{kind}-{digest[:32]}.json"

@@ -1,0 +1,66 @@
+"""Notes are found again, by the whole of their key, and never stand in the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fuseprompt import cache
+from fuseprompt.cache import read_note, write_note
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cache, "notes_dir", lambda: tmp_path / "notes")
+    return tmp_path / "notes"
+
+
+def test_a_note_is_found_by_its_kind_and_key() -> None:
+    assert read_note("check", "a") is None
+    assert write_note("check", "a", {"share": 0.5})
+    assert write_note("check", "b", {"share": 1.0})
+    assert read_note("check", "a") == {"share": 0.5}
+    assert read_note("check", "b") == {"share": 1.0}
+    assert read_note("other", "a") is None
+    assert write_note("check", "a", {"share": 0.25})
+    assert read_note("check", "a") == {"share": 0.25}
+
+
+def test_nothing_but_notes_is_left_in_the_folder(folder: Path) -> None:
+    for share in range(3):
+        write_note("check", "a", {"share": share})
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', '{"key": "of others", "note": {}}'])
+def test_what_is_no_note_of_this_key_is_none(folder: Path, text: str) -> None:
+    write_note("check", "a", {"share": 0.5})
+    (file,) = folder.iterdir()
+    file.write_text(text)
+    assert read_note("check", "a") is None
+    file.write_bytes(b"\xff\x00")
+    assert read_note("check", "a") is None
+    file.write_text(json.dumps({"key": "a", "note": [1]}))
+    assert read_note("check", "a") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(folder: Path) -> None:
+    folder.write_text("a file where the folder should be")
+    assert not write_note("check", "a", {"share": 0.5})
+    assert read_note("check", "a") is None
+
+
+def test_a_note_that_cannot_be_put_in_place_leaves_no_rubbish(folder: Path) -> None:
+    write_note("check", "a", {"share": 0.5})
+    (file,) = folder.iterdir()
+    file.unlink()
+    file.mkdir()
+    (file / "full").write_text("")
+    assert not write_note("check", "a", {"share": 0.5})
+    assert list(folder.iterdir()) == [file]
+
+
+def test_notes_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "own"))
+    assert cache.cache_dir() == tmp_path / "own"
