@@ -1,16 +1,19 @@
 """The retokenisation table equals encoding the whole text, on its fast and its slow path."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fuseprompt import cache
 from fuseprompt.models.offline import offline_folder
 from fuseprompt.text.retokenize import (
     PaddedIds,
     RetokenizationTable,
+    Verdict,
     concatenate,
     is_new_word,
     last_word,
@@ -98,7 +101,7 @@ def test_extend_is_encoding_the_whole_text(pair: str, texts: list[str]) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_most_candidates_take_the_fast_path(pair: str) -> None:
     table = PAIRS[pair]
-    assert table.check() == 1.0
+    assert table.check() == Verdict(1.0, 1.0)
     words = torch.nonzero(table.starts_word).flatten()
     _, share = table.extend(["An image of"], torch.zeros(len(words), dtype=torch.long), words)
     # The tiny CLIP vocabulary lacks some letters, and has no piece at all for a word made of them.
@@ -108,19 +111,99 @@ def test_most_candidates_take_the_fast_path(pair: str) -> None:
 
 
 def test_a_tokenizer_that_merges_across_blanks_fails_the_check_and_stays_exact() -> None:
-    assert CROSSING.check() < 1.0
-    assert not CROSSING.is_exact
+    assert CROSSING.check().new_words < 1.0
+    assert CROSSING.verdict == CROSSING.check()
     share = check_every_token(CROSSING, ["An image of", "a photo of the", "", "on the "])
     assert share == 0.0
 
 
 def test_the_comparison_itself_notices_a_wrong_id() -> None:
     table = RetokenizationTable(GPT2, BERT)
-    assert table.is_exact
-    table.pieces.ids[int(torch.nonzero(table.starts_word)[0]), 0] += 1
-    assert table.check() < 1.0
+    assert table.verdict == Verdict(1.0, 1.0)
+    table.pieces.ids[torch.nonzero(table.starts_word)[:5], 0] += 1
+    assert table.check().new_words < 1.0
     with pytest.raises(AssertionError):
         check_every_token(table, ["An image of"])
+
+
+def test_a_wrong_continuation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RetokenizationTable(GPT2, BERT)
+    right = RetokenizationTable.encode_word
+
+    def wrong(self: RetokenizationTable, word: str) -> list[int]:
+        ids = right(self, word)
+        return [*ids[:-1], ids[-1] + 1] if word.endswith("s") else ids
+
+    monkeypatch.setattr(RetokenizationTable, "encode_word", wrong)
+    verdict = table.check()
+    assert verdict.new_words == 1.0
+    assert 0.5 < verdict.continuations < 1.0
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Count the checks, with no note of an earlier one."""
+    calls: list[int] = []
+    monkeypatch.setattr(cache, "notes_dir", lambda: tmp_path / "notes")
+    check = RetokenizationTable.check
+
+    def counted(self: RetokenizationTable) -> Verdict:
+        calls.append(1)
+        return check(self, num_pairs=300)
+
+    monkeypatch.setattr(RetokenizationTable, "check", counted)
+    return calls
+
+
+def test_a_pair_is_checked_once_on_a_machine(checks: list[int]) -> None:
+    first = RetokenizationTable(GPT2, BERT).verdict
+    assert checks == [1]
+    assert RetokenizationTable(GPT2, BERT).verdict == first
+    assert checks == [1]
+    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.new_words < 1.0
+    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.new_words < 1.0
+    assert checks == [1, 1]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"key": 1}', "damaged"])
+def test_a_note_that_cannot_be_read_means_checking_again(
+    checks: list[int], tmp_path: Path, text: str
+) -> None:
+    want = RetokenizationTable(GPT2, BERT).verdict
+    (file,) = (tmp_path / "notes").iterdir()
+    file.write_text(text)
+    assert RetokenizationTable(GPT2, BERT).verdict == want
+    file.write_text(file.read_text().replace("new_words", "old_words"))
+    assert RetokenizationTable(GPT2, BERT).verdict == want
+    assert checks == [1, 1, 1]
+
+
+def test_a_cache_that_cannot_be_written_means_checking_each_time(
+    checks: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("no folder")
+    verdicts = [RetokenizationTable(GPT2, BERT).verdict for _ in range(2)]
+    assert verdicts == [Verdict(1.0, 1.0)] * 2
+    assert checks == [1, 1]
+
+
+def test_what_fails_takes_the_exact_path() -> None:
+    table = RetokenizationTable(GPT2, BERT)
+    new = int(torch.nonzero(table.starts_word)[0])
+    joining = int(torch.nonzero(table.joins_word)[0])
+    rows, tokens = torch.zeros(2, dtype=torch.long), torch.tensor([new, joining])
+    for verdict, share in (
+        (Verdict(0.9, 1.0), 0.5),
+        (Verdict(1.0, 0.9), 0.5),
+        (Verdict(0.0, 0.0), 0),
+    ):
+        table = RetokenizationTable(GPT2, BERT)
+        table.__dict__["verdict"] = verdict
+        ids, by_table = table.extend(["An image of a house"], rows, tokens)
+        assert by_table == share
+        assert ids.to_lists() == [
+            expected(table, "An image of a house", t) for t in tokens.tolist()
+        ]
 
 
 def test_check_repeats_itself() -> None:
@@ -130,7 +213,7 @@ def test_check_repeats_itself() -> None:
 def test_a_primary_without_new_words_has_nothing_to_check() -> None:
     table = RetokenizationTable(byte_bpe(257), BERT)
     assert not table.starts_word.any()
-    assert table.check() == 1.0
+    assert table.check() == Verdict(1.0, 1.0)
     check_every_token(table, ["An image", ""])
 
 
@@ -205,7 +288,7 @@ def test_the_offline_pairs_are_exact_and_fast(secondary: str) -> None:
     table = RetokenizationTable(
         *(Tokenizer.from_pretrained(offline_folder(i)) for i in ("offline:lm", secondary))
     )
-    assert table.check() == 1.0
+    assert table.check() == Verdict(1.0, 1.0)
     texts = [
         *LINES[:15],
         "An image of",

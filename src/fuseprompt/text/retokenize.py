@@ -4,13 +4,14 @@ With it the secondary ids of thousands of candidates are built as tensors, inste
 thousands of strings. The rule is exact (contracts, section 4): after a text that does not end in
 white space, a token that is one ASCII blank followed by a non-blank starts a new word, so its ids
 are appended; a token without a blank changes the last white-space word, which is encoded again in
-context and remembered. Every other case encodes the whole text, and so does every case of a pair of
-tokenizers that fails the check at load time. Read next: `fuseprompt.transfer.base`.
+context and remembered. Every other case encodes the whole text, and so does every token of a kind
+that fails the check of this pair of tokenizers, whose verdict is kept on disk. Read next:
+`fuseprompt.transfer.base`.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import final
 
@@ -18,7 +19,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from fuseprompt.cache import read_note, write_note
+from fuseprompt.text.memo import Memo
 from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.text.words import default_words
+
+#: Raised by hand when the table or its check changes: verdicts on disk are then taken again.
+_CHECK_VERSION = 1
 
 _ANCHOR = "a"
 _CHECK_WORDS = (
@@ -86,22 +93,43 @@ def last_word(text: str) -> str:
 
 @final
 @dataclass(frozen=True)
+class Verdict:
+    """How often the table equals encoding the whole text, by kind of token.
+
+    Attributes:
+        new_words: Share of tokens that start a word, between 0 and 1.
+        continuations: Share of tokens that go on with the last word, between 0 and 1.
+    """
+
+    new_words: float
+    continuations: float
+
+
+@final
+@dataclass(frozen=True)
 class RetokenizationTable:
     """What each primary token becomes in the secondary's vocabulary.
 
     Attributes:
         primary: Tokenizer of the model whose tokens are chosen.
         secondary: Tokenizer of the model that scores the text.
+        memo: What transfers derived from the table and a model, kept for the next problems.
     """
 
     primary: Tokenizer
     secondary: Tokenizer
+    memo: Memo = field(default_factory=Memo, repr=False, compare=False)
     _words: dict[str, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def starts_word(self) -> Bool[Tensor, " v"]:
         """Which primary tokens are one ASCII blank followed by printable non-blank ASCII text."""
         return torch.tensor([is_new_word(t) for t in self.primary.token_texts])
+
+    @cached_property
+    def joins_word(self) -> Bool[Tensor, " v"]:
+        """Which primary tokens go on with the last word: ASCII text without any white space."""
+        return torch.tensor([is_continuation(t) for t in self.primary.token_texts])
 
     @cached_property
     def pieces(self) -> PaddedIds:
@@ -115,36 +143,47 @@ class RetokenizationTable:
             rows[i] = ids[len(stem) :] if ids[: len(stem)] == stem else []
         return PaddedIds.from_lists(rows)
 
-    def check(self, *, num_pairs: int = 2000, seed: int = 0) -> float:
-        """Return the share of random (context, new word) pairs where appending is exact.
+    def check(self, *, num_pairs: int = 2000, seed: int = 0) -> Verdict:
+        """Compare the table with whole texts, for random contexts and tokens of both kinds.
 
         Args:
-            num_pairs: How many pairs to draw.
+            num_pairs: How many pairs of context and token to draw of each kind.
             seed: Seed of the draw.
 
         Returns:
-            A share between 0 and 1; 1 if the primary has no token that starts a word.
+            The share of each kind for which the table is right; 1 where the primary has no token of
+            that kind.
         """
         draw = random.Random(seed)
-        words = torch.nonzero(self.starts_word).flatten().tolist()
-        if not words:
+        kinds = (self.starts_word, self.joins_word)
+        return Verdict(*(self._share_right(kind, num_pairs, draw) for kind in kinds))
+
+    def _share_right(self, kind: Bool[Tensor, " v"], num_pairs: int, draw: random.Random) -> float:
+        among = torch.nonzero(kind).flatten().tolist()
+        if not among:
             return 1.0
-        contexts = [
-            " ".join(draw.choices(_CHECK_WORDS, k=draw.randint(1, 6))) for _ in range(num_pairs)
-        ]
-        tokens = [draw.choice(words) for _ in range(num_pairs)]
+        contexts = _draw_contexts(num_pairs, draw)
+        tokens = draw.choices(among, k=num_pairs)
+        got, _ = self._extend(
+            contexts, torch.arange(num_pairs), torch.tensor(tokens), Verdict(1.0, 1.0)
+        )
         whole = self.secondary.encode_batch(
             [c + self.primary.token_texts[t] for c, t in zip(contexts, tokens, strict=True)]
         )
-        stems = self.secondary.encode_batch(contexts)
-        pieces = self.pieces[torch.tensor(tokens)].to_lists()
-        same = sum(w == s + p for w, s, p in zip(whole, stems, pieces, strict=True))
-        return same / num_pairs
+        want = (self.secondary.frame(ids) for ids in whole)
+        return sum(a == b for a, b in zip(got.to_lists(), want, strict=True)) / num_pairs
 
     @cached_property
-    def is_exact(self) -> bool:
-        """Whether appending was exact for every sampled pair; if not, whole texts are encoded."""
-        return self.check() == 1.0
+    def verdict(self) -> Verdict:
+        """What `check` found for this pair of tokenizers, on this machine checked only once."""
+        key = f"{_CHECK_VERSION} {self.primary.fingerprint} {self.secondary.fingerprint}"
+        note = read_note("retokenization", key) or {}
+        try:
+            return Verdict(float(note["new_words"]), float(note["continuations"]))
+        except (KeyError, TypeError, ValueError):
+            verdict = self.check()
+            write_note("retokenization", key, asdict(verdict))
+            return verdict
 
     def encode_word(self, word: str) -> list[int]:
         """Return the secondary ids of a last word (as `last_word` gives it); remembered."""
@@ -172,18 +211,31 @@ class RetokenizationTable:
             Framed ids (special tokens included) of every candidate, and the share of candidates
             that the table answered, the rest having been encoded as whole texts.
         """
+        return self._extend(texts, rows, tokens, self.verdict)
+
+    def _extend(
+        self,
+        texts: Sequence[str],
+        rows: Int[Tensor, " c"],
+        tokens: Int[Tensor, " c"],
+        trusted: Verdict,
+    ) -> tuple[PaddedIds, float]:
+        """Do as `extend` does; a kind that was not always right is encoded as whole texts."""
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
         solid = torch.tensor([bool(t) and not t[-1].isspace() for t in texts], dtype=torch.bool)
         piece_lengths = self.pieces.lengths[tokens]
-        fast = self.starts_word[tokens] & solid[rows] & (piece_lengths > 0) & self.is_exact
+        fast = self.starts_word[tokens] & solid[rows] & (piece_lengths > 0)
+        fast &= trusted.new_words == 1.0
         parts = PaddedIds(self.pieces.ids[tokens] * fast[:, None], piece_lengths * fast)
         base = stems[rows]
         slow = torch.nonzero(~fast).flatten().tolist()
         answered = len(tokens) - len(slow)
         if slow:
-            kept, tails, by_table = self._continue(texts, encoded, rows, tokens, slow)
+            kept, tails, by_table = self._continue(
+                texts, encoded, rows, tokens, slow, is_trusted=trusted.continuations == 1.0
+            )
             answered += by_table
             base_lengths, ids, lengths = base.lengths.clone(), parts.ids, parts.lengths.clone()
             width = max(len(t) for t in tails)
@@ -207,6 +259,8 @@ class RetokenizationTable:
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
         which: Sequence[int],
+        *,
+        is_trusted: bool,
     ) -> tuple[list[int], list[list[int]], int]:
         """Encode the changed last word: ids kept of the stem, ids that follow, count by table."""
         kept: list[int] = []
@@ -222,8 +276,7 @@ class RetokenizationTable:
             word, keep = word_of[row]
             # A token without any white space changes only the last word, if that word is a whole
             # run of the stem's ids.
-            joins = bool(piece) and piece.isascii() and not any(c.isspace() for c in piece)
-            known = joins and keep >= 0 and self.is_exact
+            known = is_trusted and keep >= 0 and bool(self.joins_word[int(tokens[i])])
             if known and list(encoded[row][keep:]) == self.encode_word(word):
                 kept.append(keep)
                 tails.append(self.encode_word(word + piece))
@@ -238,3 +291,23 @@ def is_new_word(text: str) -> bool:
     """Return whether a text is one blank, then printable ASCII that begins with no blank."""
     starts = len(text) > 1 and text[0] == " " and not text[1].isspace()
     return starts and text.isascii() and text.isprintable()
+
+
+def is_continuation(text: str) -> bool:
+    """Return whether a text is ASCII without white space, and so changes only the last word."""
+    return bool(text) and text.isascii() and not any(c.isspace() for c in text)
+
+
+def _draw_contexts(count: int, draw: random.Random) -> list[str]:
+    """Return texts of one to eight words, some with marks, some ending inside a word."""
+    words = default_words()
+    contexts = []
+    for _ in range(count):
+        picked = [
+            draw.choice(_CHECK_WORDS if draw.random() < 0.3 else words)
+            for _ in range(draw.randint(1, 8))
+        ]
+        if draw.random() < 0.3:
+            picked[-1] = picked[-1][: draw.randint(1, len(picked[-1]))].rstrip()
+        contexts.append(" ".join(picked))
+    return contexts
