@@ -123,13 +123,8 @@ def test_a_broken_configuration(tmp_path: Path, text: str) -> None:
         ({}, r"names the architectures \[\]"),
         ({"architectures": None}, r"names the architectures \[\]"),
         (
-            {
-                "architectures": ["SiglipModel"],
-                "model_type": "siglip",
-                "text_config": {},
-                "vision_config": {},
-            },
-            "SigLIP is always padded",
+            {"architectures": ["ViTModel"], "image_size": 224},
+            r"an image model \(\['ViTModel'\]\) that reads no text",
         ),
     ],
 )

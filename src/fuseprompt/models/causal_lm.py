@@ -6,6 +6,7 @@ begins a text with BOS, it is put in front here. Not here: what makes a caption 
 (`fuseprompt.objective.terms`).
 """
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -32,14 +33,18 @@ class CausalLM:
         name: The id or folder it came from.
 
     Raises:
-        ModelError: If the model has no token that ends a text.
+        ModelError: If the model has no token that ends a text, or cannot be used (`Pretrained`).
     """
 
     def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
         self.name = name
         self.tokenizer = tokenizer
         self._held = Pretrained(module, tokenizer, name=name)
+        self._held.try_out(lambda ids: module(input_ids=ids).logits)
         self.max_length: int = self._held.max_length
+        self.notes: tuple[str, ...] = self._held.notes
+        # Not every family can leave the logits of all other positions out.
+        self._keeps_logits = "logits_to_keep" in inspect.signature(module.forward).parameters
         self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
         if not len(self.end_ids):
             raise ModelError(
@@ -71,7 +76,8 @@ class CausalLM:
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
         ids = self._begin(token_ids).to(self._held.device)
-        logits = self._held.module(input_ids=ids, logits_to_keep=1).logits[:, -1]
+        last = {"logits_to_keep": 1} if self._keeps_logits else {}
+        logits = self._held.module(input_ids=ids, **last).logits[:, -1]
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
+from fuseprompt.models.selftest import repeated_labels
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -27,7 +28,8 @@ class Classifier:
         name: The id or folder it came from.
 
     Raises:
-        ModelError: If the model has fewer than two labels.
+        ModelError: If the model has fewer than two labels, or two of the same name, or cannot be
+            used (`Pretrained`).
     """
 
     def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
@@ -36,13 +38,20 @@ class Classifier:
             raise ModelError(
                 f"{name}: a classifier needs at least two labels, got {sorted(labels.values())}. "
                 "A model with one output is a regressor: write a term for it "
-                "(docs/decisions.md, terms)."
+                "(docs/tutorial_custom_term.py shows how)."
             )
         self.labels: tuple[str, ...] = tuple(labels[i] for i in sorted(labels))
+        if repeated := repeated_labels(self.labels):
+            raise ModelError(
+                f"{name}: more than one class is called {repeated}, so a label has no one class. "
+                "Rename them in id2label of its config.json."
+            )
         self.name = name
         self.tokenizer = tokenizer
         self._held = Pretrained(module, tokenizer, name=name)
+        self._held.try_out(self._compute)
         self.max_length: int = self._held.max_length
+        self.notes: tuple[str, ...] = self._held.notes
 
     @classmethod
     def load(

@@ -25,6 +25,7 @@ def run_by_length(
     *,
     embeds: Float[Tensor, "b s d"] | None = None,
     device: torch.device,
+    padded_to: int = 1,
 ) -> Float[Tensor, "b o"]:
     """Call `forward` on batches of rows of equal length and put the results back in order.
 
@@ -35,6 +36,7 @@ def run_by_length(
         token_ids: Framed ids.
         embeds: Embeddings to use instead of the ids' own, shape (b, s, d).
         device: Where the model lives.
+        padded_to: Tokens that `forward` fills shorter rows up to, so that passes stay small.
 
     Returns:
         Outputs, shape (b, o), in fp32 on `device`.
@@ -43,7 +45,7 @@ def run_by_length(
     order: list[Tensor] = []
     for length in torch.unique(token_ids.lengths).tolist():
         rows = torch.nonzero(token_ids.lengths == length).flatten()
-        for chunk in torch.split(rows, max(1, TOKENS_PER_PASS // max(length, 1))):
+        for chunk in torch.split(rows, max(1, TOKENS_PER_PASS // max(length, padded_to))):
             ids = token_ids.ids[chunk, :length].to(device)
             part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
             parts.append(forward(ids, part).float())

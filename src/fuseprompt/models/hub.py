@@ -180,10 +180,10 @@ def _kind_of(
             f"{name}: an encoder-decoder ({architectures}) cannot be used; "
             "give a causal LM or an encoder."
         )
-    if "siglip" in str(config.get("model_type")):
+    if "image_size" in config and not {"vocab_size", "text_config"} & set(config):
         raise ModelError(
-            f"{name}: SigLIP is always padded to 64 tokens and pooled at the last, which is not "
-            "supported yet; give a CLIP model."
+            f"{name}: an image model ({architectures}) that reads no text; give an image-text "
+            "model such as CLIP or SigLIP."
         )
     if "text_config" in config and "vision_config" in config and not _writes(architectures):
         return ClipModel

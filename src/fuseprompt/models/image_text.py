@@ -2,7 +2,7 @@
 
 `ImageTextModel` is the protocol. `ClipModel` wraps any Hugging Face model with `get_text_features`
 and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image tower (the offline
-stand-in). Both score texts at their true length. Read next: `fuseprompt.objective.terms`.
+stand-in). Read next: `fuseprompt.objective.terms`.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import TextModel
+from fuseprompt.models.base import TextModel, replaced_embeddings
+from fuseprompt.models.encoder import run_by_length
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
+from fuseprompt.models.selftest import check_output
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -77,14 +79,21 @@ class TwoTowerModel:
 class ClipModel:
     """A Hugging Face image-text model (CLIP and its relatives).
 
+    A family that reads its padding (SigLIP pools the last position, whatever stands there) always
+    gets texts filled up to its full length, as its own processor fills them; all others see texts
+    at their true length. Which kind a model is, is tried out and not looked up.
+
     Args:
         module: The model.
         tokenizer: Its tokenizer.
         processor: Its image processor.
         name: The id or folder it came from.
 
+    Attributes:
+        padded_to: Tokens that every text is filled up to, or `None`.
+
     Raises:
-        ModelError: If the model has no text or no image side.
+        ModelError: If the model has no text or no image side, or cannot be used (`Pretrained`).
     """
 
     def __init__(
@@ -101,7 +110,14 @@ class ClipModel:
         self._processor = processor
         text_side = getattr(module, "text_model", module)
         self._held = Pretrained(module, tokenizer, name=name, text_side=text_side)
+        self._held.try_out(self._compute)
         self.max_length: int = self._held.max_length
+        self.padded_to: int | None = self.max_length if self._reads_padding() else None
+        self.notes: tuple[str, ...] = self._held.notes
+        if self.padded_to is not None:
+            self.notes += (
+                f"It reads padding, so every text is padded to {self.padded_to} tokens.",
+            )
 
     @classmethod
     def load(
@@ -131,19 +147,65 @@ class ClipModel:
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
-        return self._held.outputs(self._compute, token_ids, embeds=embeds)
+        if self.padded_to is None:
+            return self._held.outputs(self._compute, token_ids, embeds=embeds)
+        return run_by_length(
+            self._compute_padded,
+            token_ids,
+            embeds=embeds,
+            device=self._held.device,
+            padded_to=self.padded_to,
+        )
 
     @torch.no_grad()
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
-        """Return the L2-normalised features of RGB pictures, shape (n, o)."""
+        """Return the L2-normalised features of RGB pictures, shape (n, o).
+
+        Raises:
+            ModelError: If they are not finite.
+        """
+        # SigLIP 2 wants its pictures' shapes beside the pixels: whatever the processor gives.
         batch = self._processor(images=list(images), return_tensors="pt")
-        pixels = batch["pixel_values"].to(self._held.device)
-        features = _vector(self._held.module.get_image_features(pixel_values=pixels))
+        inputs = {key: value.to(self._held.device) for key, value in batch.items()}
+        features = _vector(self._held.module.get_image_features(**inputs))
+        check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
 
-    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-        features = _vector(self._held.module.get_text_features(input_ids=ids))
+    def _compute(
+        self, ids: Int[Tensor, "b s"], mask: Int[Tensor, "b s"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        masked = {} if mask is None else {"attention_mask": mask}
+        features = _vector(self._held.module.get_text_features(input_ids=ids, **masked))
         return torch.nn.functional.normalize(features, dim=-1)
+
+    def _compute_padded(
+        self, ids: Int[Tensor, "b s"], embeds: Float[Tensor, "b s d"] | None
+    ) -> Float[Tensor, "b o"]:
+        padding, room = self.tokenizer.padding, (self.padded_to or 0) - ids.shape[1]
+        assert padding is not None, "found by padding a text"
+        sides = (room, 0) if padding.on_left else (0, room)
+        full = torch.nn.functional.pad(ids, sides, value=padding.token_id)
+        mask = torch.nn.functional.pad(torch.ones_like(ids), sides) if padding.has_mask else None
+        if embeds is None:
+            with torch.no_grad():
+                return self._compute(full, mask)
+        fill = self.vocabulary[padding.token_id].expand(len(ids), room, -1)
+        parts = (fill, embeds) if padding.on_left else (embeds, fill)
+        with replaced_embeddings(self._held.text_side, torch.cat(parts, dim=1)):
+            return self._compute(full, mask)
+
+    @torch.no_grad()
+    def _reads_padding(self) -> bool:
+        """Return whether one masked padding token after a text changes its features."""
+        padding = self.tokenizer.padding
+        if padding is None:
+            return False
+        row = self.tokenizer.frame(self.tokenizer.encode("a cat"))
+        ids = torch.tensor([[*row, padding.token_id]], device=self._held.device)
+        mask = torch.ones_like(ids)
+        mask[:, -1] = 0
+        cosine = (self._compute(ids[:, :-1]) * self._compute(ids, mask)).sum()
+        return float(cosine) < 1.0 - 1e-4
 
 
 def _vector(output: Any) -> Tensor:

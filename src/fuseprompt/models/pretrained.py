@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
 from fuseprompt.models.encoder import run_by_length
+from fuseprompt.models.selftest import check_embeddings, check_output, describe_unusual
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -32,6 +33,11 @@ class Pretrained:
         tokenizer: Its tokenizer.
         name: The id or folder it came from.
         text_side: The part of `module` that embeds token ids, if that is not the whole.
+
+    Raises:
+        ModelError: If the model has no layer that embeds token ids, one with fewer rows than the
+            tokenizer has tokens, or damaged weights.
+        TokenizerError: If the tokenizer frames a text with the same special token twice.
     """
 
     def __init__(
@@ -41,8 +47,15 @@ class Pretrained:
         self.tokenizer = tokenizer
         self.name = name
         self.text_side = module if text_side is None else text_side
-        limits = (tokenizer.max_length, count_positions(self.text_side))
-        self.max_length: int = min((n for n in limits if n is not None), default=UNLIMITED)
+        check_embeddings(self.text_side, tokenizer, name=name)
+        named = (tokenizer.max_length, count_positions(self.text_side))
+        limits = [n for n in named if n is not None]
+        self.max_length: int = min(limits, default=UNLIMITED)
+        self.notes: tuple[str, ...] = describe_unusual(
+            self.text_side,
+            tokenizer,
+            max_length=self.max_length if limits else None,
+        )
 
     @cached_property
     def vocabulary(self) -> Float[Tensor, "v d"]:
@@ -54,6 +67,20 @@ class Pretrained:
         """Where the weights are."""
         device: torch.device = self.module.device
         return device
+
+    def try_out(self, compute: Callable[[Int[Tensor, "b s"]], Float[Tensor, "..."]]) -> None:
+        """Check that the answer to a short text is finite.
+
+        Args:
+            compute: From ids, shape (1, s), to anything.
+
+        Raises:
+            ModelError: If it is not.
+        """
+        ids = self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))
+        with torch.no_grad():
+            output = compute(torch.tensor([ids], device=self.device))
+        check_output(output, name=self.name)
 
     def outputs(
         self,

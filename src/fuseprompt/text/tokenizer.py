@@ -8,7 +8,9 @@ align two tokenizers (`fuseprompt.text.alignment`) and holds no model. Read next
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +30,22 @@ _BLOCK: Final = 512
 
 
 @final
+@dataclass(frozen=True)
+class Padding:
+    """How a family fills a batch up, for the models that read what it is filled with.
+
+    Attributes:
+        token_id: The id that fills.
+        on_left: Whether it stands before a text.
+        has_mask: Whether the model is told which positions are filled.
+    """
+
+    token_id: int
+    on_left: bool = False
+    has_mask: bool = True
+
+
+@final
 class Tokenizer:
     """Text to ids and back, with nothing added, cleaned, cut or padded.
 
@@ -38,6 +56,7 @@ class Tokenizer:
         max_length: Longest sequence the model takes, in tokens with the special ones; `None` for no
             limit.
         name: What error messages call this tokenizer.
+        padding: How its family pads, where it does; nothing is padded here.
     """
 
     def __init__(
@@ -47,6 +66,7 @@ class Tokenizer:
         special_ids: frozenset[int] = frozenset(),
         max_length: int | None = None,
         name: str = "tokenizer",
+        padding: Padding | None = None,
     ) -> None:
         from tokenizers import Tokenizer as RustTokenizer
 
@@ -57,6 +77,8 @@ class Tokenizer:
         self.special_ids: frozenset[int] = special_ids | {i for i, t in added.items() if t.special}
         self.max_length = max_length
         self.name = name
+        self.padding = padding
+        self.num_added: int = sum(not t.special for t in added.values())
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         plain = self.encode(_ANCHOR)
         framed = list(self._backend.encode(_ANCHOR).ids)
@@ -84,11 +106,17 @@ class Tokenizer:
         Raises:
             TokenizerError: If there is no tokenizer, or only a slow one.
         """
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         try:
             loaded: Any = AutoTokenizer.from_pretrained(str(path), local_files_only=local_only)
-        except (OSError, ValueError) as error:
+            if not getattr(loaded, "is_fast", False):
+                # SigLIP's own class is a slow one, though its folders have a tokenizer.json.
+                with suppress(OSError, ValueError):
+                    loaded = PreTrainedTokenizerFast.from_pretrained(
+                        str(path), local_files_only=local_only
+                    )
+        except (OSError, ValueError, ImportError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise TokenizerError(
                 f"No tokenizer could be loaded from {str(path)!r}: {reason}. "
@@ -116,11 +144,19 @@ class Tokenizer:
                 "Save a tokenizer.json for it (convert with transformers) and load that folder."
             )
         limit = int(loaded.model_max_length)
+        padding = None
+        if loaded.pad_token_id is not None:
+            padding = Padding(
+                token_id=int(loaded.pad_token_id),
+                on_left=loaded.padding_side == "left",
+                has_mask="attention_mask" in loaded.model_input_names,
+            )
         return cls(
             loaded.backend_tokenizer,
             special_ids=frozenset(int(i) for i in loaded.all_special_ids),
             max_length=limit if limit < 1_000_000 else None,
             name=name,
+            padding=padding,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -219,6 +255,12 @@ class Tokenizer:
         """Texts that the tokenizer reads as special tokens wherever they stand."""
         added = self._backend.get_added_tokens_decoder()
         return tuple(sorted(t.content for t in added.values() if t.special))
+
+    @property
+    def ids_by_token(self) -> Mapping[str, int]:
+        """Every token as it is written in the vocabulary, and its id; made anew at each call."""
+        ids: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return ids
 
     def special_ids_of(self, text: str) -> tuple[int, ...]:
         """Return the id of the special token written `text`, or nothing."""
