@@ -1,4 +1,4 @@
-"""A loss whose gradient is known by hand, and one of a tiny model, both as `EmbedLoss`."""
+"""A loss whose gradient is known by hand, and two of a tiny model, all as `EmbedLoss`."""
 
 from dataclasses import dataclass, field
 
@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.base import TextModel
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import BoundTerm, Objective, Problem
+from fuseprompt.objective.terms import TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.transfer.base import Slots
 from tests.tiny import gpt2, sentence_encoder
+
+#: Two slots of one problem.
+SLOTS = Slots.append(("a photo of a", "the"), torch.tensor([0, 0]))
 
 
 @dataclass
@@ -74,6 +81,12 @@ def linear_loss(num_problems: int = 2) -> DotLoss:
 def similarity_loss(texts: tuple[str, ...] = ("a cat sleeps", "a happy dog")) -> DotLoss:
     """Return minus the cosine to target texts, in the tiny sentence encoder."""
     return DotLoss(sentence_encoder(), -sentence_encoder().encode(list(texts)), name="similarity")
+
+
+def bound_term() -> BoundTerm:
+    """Return a real term with one problem."""
+    objective = Objective([Fluency(gpt2()), TextSimilarity(sentence_encoder())])
+    return objective.bind([Problem("0", {"text": "a happy dog"})]).terms[0]
 
 
 def table_for(loss: DotLoss) -> RetokenizationTable:

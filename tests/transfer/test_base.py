@@ -1,5 +1,7 @@
 """Slots: where the stand-in stands, and the mean of pieces."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,18 +11,21 @@ from fuseprompt.transfer.base import (
     Slots,
     TokenScorer,
     Transfer,
+    continued_pieces,
+    continued_words,
     mean_pieces,
+    new_word_embeds,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
+    widen,
 )
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
-from fuseprompt.transfer.union import UnionTransfer
 from fuseprompt.transfer.word_table import WordTable
 from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2, gpt2_tokenizer, llama_tokenizer
-from tests.transfer.fake_loss import linear_loss, table_for
+from tests.transfer.fake_loss import SLOTS, bound_term, linear_loss, table_for
 
 TOKENIZERS = [
     Tokenizer.from_hf(t())
@@ -83,6 +88,40 @@ def test_the_mean_of_pieces() -> None:
         ]
     )
     torch.testing.assert_close(mean_pieces(vocabulary, pieces), want)
+
+
+def test_widening_keeps_the_rest_of_the_text() -> None:
+    term = bound_term()
+    slots = tokenize_new_word_slots(term.tokenizer, SLOTS)
+    for width in (1, 3):
+        wide = widen(slots, width)
+        for old, new, at in zip(
+            slots.token_ids.to_lists(), wide.token_ids.to_lists(), slots.positions, strict=True
+        ):
+            assert new[:at] + new[at + width :] == old[:at] + old[at + 1 :]
+            assert len(set(new[at : at + width])) == 1
+
+
+def test_continued_words_are_the_last_word_with_each_token() -> None:
+    loss = linear_loss()
+    table = table_for(loss)
+    texts = table.primary.token_texts
+    tokens = torch.tensor([[40, 50], [60, 40]])
+    slots = Slots.append(("An image of", "a"), torch.tensor([0, 1]))
+    words = continued_words(table, slots, tokens)
+    assert words == [" of" + texts[40], " of" + texts[50], "a" + texts[60], "a" + texts[40]]
+    pieces = continued_pieces(table, slots, tokens)
+    assert pieces.to_lists() == [table.encode_word(word) for word in words]
+
+
+def test_the_embeddings_of_new_words_are_made_once_for_a_table_and_a_model() -> None:
+    loss, other = linear_loss(), linear_loss()
+    table = table_for(loss)
+    embeds = new_word_embeds(table, loss)
+    torch.testing.assert_close(embeds, mean_pieces(loss.vocabulary, table.pieces))
+    assert new_word_embeds(table, replace(loss, targets=-loss.targets)) is embeds
+    assert new_word_embeds(table, other) is not embeds
+    assert new_word_embeds(table_for(loss), loss) is not embeds
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The sum of two transfers: z-scores added, on the scale of the first."""
+"""Two transfers as one: z-scores added, or the better of two ranks, on the scale of the first."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,16 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import Slots, TokenScorer
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
+from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
 from tests.tiny import gpt2
-from tests.transfer.fake_loss import linear_loss, table_for
+from tests.transfer.fake_loss import SLOTS as TEXTS
+from tests.transfer.fake_loss import bound_term, linear_loss, table_for
 
 SLOTS = Slots.append(("a", "b c"), torch.tensor([0, 1]))
+FIRST, SECOND = RandomTransfer(1), RandomTransfer(2)
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,26 @@ def test_the_default_is_gradient_and_table() -> None:
     assert transfer.name == "best"
     assert isinstance(transfer.first, RetokenizedTransfer)
     assert isinstance(transfer.second, WordTable)
+
+
+def test_a_token_counts_as_high_as_the_better_of_its_two_ranks() -> None:
+    term = bound_term()
+    words = torch.nonzero(term.table.starts_word).flatten()
+    first, second, union = (
+        t.bind(gpt2(), term.table, term).new_words(TEXTS, words)
+        for t in (FIRST, SECOND, UnionTransfer(FIRST, SECOND))
+    )
+    for row in range(len(TEXTS)):
+        ranks = [x[row].argsort().argsort() for x in (first, second)]
+        expected = first[row].sort().values[torch.minimum(*ranks)]
+        torch.testing.assert_close(union[row], expected)
+        assert union[row].argmin() in (first[row].argmin(), second[row].argmin())
+        assert union[row][second[row].argmin()] == first[row].min()
+
+
+def test_continuations_of_a_union_are_the_first_transfer_s() -> None:
+    term = bound_term()
+    tokens = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    union = UnionTransfer(FIRST, NoTransfer()).bind(gpt2(), term.table, term)
+    first = FIRST.bind(gpt2(), term.table, term)
+    assert torch.equal(union.continuations(TEXTS, tokens), first.continuations(TEXTS, tokens))

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.base import GRADIENT_COST, Slots, Transfer
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.linearise import CommonWords, VocabularyMean
 from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
-from fuseprompt.transfer.union import UnionTransfer
 from fuseprompt.transfer.word_table import WordTable
 from tests.tiny import gpt2
 from tests.transfer.fake_loss import DotLoss, LinearModel, linear_loss, new_words, table_for

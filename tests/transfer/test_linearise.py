@@ -127,3 +127,28 @@ def test_a_count_out_of_range(count: int) -> None:
 def test_names_and_protocol(linearisation: Linearisation) -> None:
     assert isinstance(linearisation, Linearisation)
     assert linearisation.name in {"vocabulary-mean", "common-1", "common-5", "common-16"}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_wider_slot_has_a_gradient_at_each_position(width: int) -> None:
+    loss = linear_loss()
+    ids = tokenize_new_word_slots(loss.tokenizer, SLOTS)
+    points = CommonWords(2).points(loss)
+    linear = linearise(loss, ids, SLOTS.problems, points, width=width)
+    assert linear.grads.shape == (len(SLOTS), 2, width * points.shape[1])
+    torch.testing.assert_close(linear.points, points.repeat(1, width))
+    # The loss is a sum of one linear map over positions, so all positions have its gradient.
+    direction = (loss.model.matrix @ loss.targets[SLOTS.problems].mT).mT  # type: ignore[attr-defined]
+    expected = direction[:, None].repeat(1, 2, width)
+    torch.testing.assert_close(linear.grads, expected)
+
+
+def test_pairs_of_slot_and_candidate_are_predicted_as_in_the_whole_table() -> None:
+    loss = similarity_loss()
+    ids = tokenize_new_word_slots(loss.tokenizer, SLOTS)
+    linear = linearise(loss, ids, SLOTS.problems, CommonWords(3).points(loss))
+    embeds = loss.vocabulary[20:26].float()
+    whole = linear.predict_mean(embeds, gain=2.0)
+    slots = torch.tensor([2, 0, 1, 1, 0, 2])
+    pairs = linear.predict_pairs(slots, embeds, gain=2.0)
+    torch.testing.assert_close(pairs, whole[slots, torch.arange(6)])

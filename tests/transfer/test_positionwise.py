@@ -7,10 +7,10 @@ from fuseprompt.objective.objective import BoundTerm
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.base import tokenize_new_word_slots
 from fuseprompt.transfer.linearise import CommonWords
-from fuseprompt.transfer.positionwise import PositionwiseTransfer, widen
+from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tiny import gpt2
-from tests.transfer.test_union import SLOTS, bound_term
+from tests.transfer.fake_loss import SLOTS, bound_term
 
 POINTS = CommonWords(3)
 
@@ -84,18 +84,6 @@ def test_continuations_of_a_slot_do_not_depend_on_the_other_slots() -> None:
         alone = type(SLOTS)((SLOTS.left[i],), (SLOTS.right[i],), SLOTS.problems[i : i + 1])
         one = scorer.continuations(alone, tokens[i : i + 1])
         torch.testing.assert_close(one, both[i : i + 1], atol=1e-4, rtol=1e-4)
-
-
-def test_widening_keeps_the_rest_of_the_text() -> None:
-    term = bound_term()
-    slots = tokenize_new_word_slots(term.tokenizer, SLOTS)
-    for width in (1, 3):
-        wide = widen(slots, width)
-        for old, new, at in zip(
-            slots.token_ids.to_lists(), wide.token_ids.to_lists(), slots.positions, strict=True
-        ):
-            assert new[:at] + new[at + width :] == old[:at] + old[at + 1 :]
-            assert len(set(new[at : at + width])) == 1
 
 
 def test_the_widest_slot_is_at_least_one_position() -> None:

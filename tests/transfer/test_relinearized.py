@@ -8,7 +8,7 @@ from fuseprompt.transfer.controls import RandomTransfer
 from fuseprompt.transfer.linearise import linearise
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from tests.tiny import gpt2
-from tests.transfer.test_union import SLOTS, bound_term
+from tests.transfer.fake_loss import SLOTS, bound_term
 
 
 def test_it_is_the_mean_of_the_first_pass_and_one_taken_at_its_best_words() -> None:

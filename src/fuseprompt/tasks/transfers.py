@@ -81,7 +81,11 @@ class FittedTransfer:
             if self.on_progress is not None:
                 self.on_progress(done, planned)
 
-        maps = load_or_fit(primary, loss, on_case=on_case)
+        maps = table.memo.recall(
+            "fitted maps",
+            (primary, loss.model),
+            lambda: load_or_fit(primary, loss, on_case=on_case),
+        )
         return TProductTransfer(maps).bind(primary, table, loss)
 
 

@@ -5,7 +5,7 @@ Read next: `fuseprompt.transfer.base`.
 
 from fuseprompt.transfer.adapter import FuseAdapter
 from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fit_adapter
 from fuseprompt.transfer.linearise import CommonWords, Linearisation, VocabularyMean
@@ -14,7 +14,6 @@ from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.table import JacobianTable
 from fuseprompt.transfer.tproduct import TProductTransfer, transfer_gradient
-from fuseprompt.transfer.union import UnionTransfer
 from fuseprompt.transfer.word_table import WordTable
 
 __all__ = [

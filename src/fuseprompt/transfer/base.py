@@ -151,6 +151,55 @@ def _with_stand_in(tokenizer: Tokenizer, lefts: list[str], rights: tuple[str, ..
     return SlotIds(PaddedIds.from_lists(rows), torch.tensor(positions))
 
 
+def widen(slots: SlotIds, width: int) -> SlotIds:
+    """Return slots with `width` stand-ins side by side in place of one.
+
+    Args:
+        slots: Slots with one stand-in each.
+        width: Positions of the wider slot.
+
+    Returns:
+        The wider slots; positions are where they begin.
+    """
+    if width == 1:
+        return slots
+    rows = [
+        row[:at] + [row[at]] * width + row[at + 1 :]
+        for row, at in zip(slots.token_ids.to_lists(), slots.positions.tolist(), strict=True)
+    ]
+    return SlotIds(PaddedIds.from_lists(rows), slots.positions)
+
+
+def continued_words(
+    table: RetokenizationTable, slots: Slots, tokens: Int[Tensor, "n c"]
+) -> list[str]:
+    """Return the last word left of each slot with each of its tokens added, slot by slot."""
+    texts = table.primary.token_texts
+    return [
+        last_word(left) + texts[t]
+        for left, row in zip(slots.left, tokens.tolist(), strict=True)
+        for t in row
+    ]
+
+
+def continued_pieces(
+    table: RetokenizationTable, slots: Slots, tokens: Int[Tensor, "n c"]
+) -> PaddedIds:
+    """Return the secondary's ids of `continued_words`."""
+    words = continued_words(table, slots, tokens)
+    return PaddedIds.from_lists([table.encode_word(word) for word in words])
+
+
+def new_word_embeds(table: RetokenizationTable, loss: EmbedLoss) -> Float[Tensor, "v d"]:
+    """Return the mean secondary embedding of every primary token read as a new word.
+
+    Made once for a table and a model, however many problems are bound.
+    """
+    return table.memo.recall(
+        "mean pieces", (loss.model,), lambda: mean_pieces(loss.vocabulary, table.pieces)
+    )
+
+
 def mean_pieces(vocabulary: Float[Tensor, "v d"], pieces: PaddedIds) -> Float[Tensor, "b d"]:
     """Return the mean embedding of each row of ids, shape (b, d); zero for an empty row."""
     result = torch.zeros(len(pieces), vocabulary.shape[1], device=vocabulary.device)

@@ -1,9 +1,12 @@
 """Two transfers as one: the gradient knows the context, the word table knows the word.
 
-Each alone ranks candidates worse than their sum (docs/decisions.md): rank correlation 0.59 and 0.58
-against 0.69 over 21 contexts of the offline image-text model.
+`SumTransfer` adds their scores: each alone ranks candidates worse (docs/decisions.md), with a rank
+correlation of 0.59 and 0.58 against 0.69 over 21 contexts of the offline image-text model.
+`UnionTransfer` takes the better of two ranks: better than a sum where one transfer alone knows the
+best words, as a table does for sentiment, whose words act alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -41,16 +44,44 @@ class SumTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join both transfers to a primary and a term."""
-        return _SumScorer(
-            self.first.bind(primary, table, loss), self.second.bind(primary, table, loss)
-        )
+        first = self.first.bind(primary, table, loss)
+        return _PairScorer(first, self.second.bind(primary, table, loss), _add_standardised)
 
 
 @final
 @dataclass(frozen=True)
-class _SumScorer:
+class UnionTransfer:
+    """Two lists as one, on the scale of the first.
+
+    Each new word gets the predicted loss that stands, in the first transfer, at the better of its
+    two ranks.
+
+    Attributes:
+        first: Gives the scale, and the answer for continuations.
+        second: The other list.
+        name: Name in results.
+    """
+
+    first: Transfer = field(default_factory=RetokenizedTransfer)
+    second: Transfer = field(default_factory=WordTable)
+    name: str = "union"
+
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> TokenScorer:
+        """Join both transfers to a primary and a term."""
+        first = self.first.bind(primary, table, loss)
+        return _PairScorer(first, self.second.bind(primary, table, loss), _take_better_rank)
+
+
+@final
+@dataclass(frozen=True)
+class _PairScorer:
+    """Merges what two scorers say of new words; continuations are the first one's."""
+
     first: TokenScorer
     second: TokenScorer
+    merge: Callable[[Tensor, Tensor], Tensor]
 
     @property
     def cost(self) -> float:
@@ -58,14 +89,28 @@ class _SumScorer:
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         first = self.first.new_words(slots, words)
-        second = self.second.new_words(slots, words).to(first.device)
-        return first.mean(1, keepdim=True) + _SPREAD * first.std(1, correction=0, keepdim=True) * (
-            _z(first) + _z(second)
-        )
+        return self.merge(first, self.second.new_words(slots, words).to(first.device))
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        # A z-score over a handful of continuations means nothing; the gradient's own scale does.
+        # A z-score or a rank among a handful of continuations means nothing; the gradient's own
+        # scale does.
         return self.first.continuations(slots, tokens)
+
+
+def _add_standardised(
+    first: Float[Tensor, "n w"], second: Float[Tensor, "n w"]
+) -> Float[Tensor, "n w"]:
+    """Return the sum of the z-scores with the first's mean and a part of its spread."""
+    spread = _SPREAD * first.std(1, correction=0, keepdim=True)
+    return first.mean(1, keepdim=True) + spread * (_z(first) + _z(second))
+
+
+def _take_better_rank(
+    first: Float[Tensor, "n w"], second: Float[Tensor, "n w"]
+) -> Float[Tensor, "n w"]:
+    """Return what stands in the first list at the better of two ranks."""
+    better = torch.minimum(_ranks(first), _ranks(second))
+    return first.sort(dim=1).values.gather(1, better)
 
 
 def _z(scores: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
@@ -76,3 +121,10 @@ def _z(scores: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
         (scores - scores.mean(1, keepdim=True)) / spread.clamp_min(1e-12),
         torch.zeros_like(scores),
     )
+
+
+def _ranks(scores: Float[Tensor, "n w"]) -> Int[Tensor, "n w"]:
+    """Return the rank of each score in its row, 0 for the lowest; ties by position."""
+    order = torch.argsort(scores, dim=1, stable=True)
+    ranks = torch.empty_like(order)
+    return ranks.scatter_(1, order, torch.arange(scores.shape[1]).expand_as(order).contiguous())

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss
-from fuseprompt.transfer.base import GRADIENT_COST, SlotIds
+from fuseprompt.transfer.base import GRADIENT_COST, SlotIds, widen
 
 #: Common words of different kinds; the first n are the linearisation points of `CommonWords(n)`.
 COMMON_WORDS: Final = (
@@ -30,10 +30,10 @@ COMMON_WORDS: Final = (
 @final
 @dataclass(frozen=True)
 class Linear:
-    """First-order information about slots.
+    """First-order information about slots of q positions; d is q times the embedding width.
 
     Attributes:
-        points: Embeddings that stood in the slot, shape (k, d).
+        points: Embeddings that stood in the slot, its positions side by side, shape (k, d).
         losses: Exact loss there, shape (n, k).
         grads: Gradient of the loss there, shape (n, k, d).
     """
@@ -66,6 +66,23 @@ class Linear:
         offset = (self.grads * self.points).sum(-1).mean(-1)  # (n,)
         dots = grad @ embeds.T if embeds.dim() == 2 else torch.einsum("nd,ncd->nc", grad, embeds)
         return self.losses.mean(-1)[:, None] + gain * (dots - offset[:, None])
+
+    def predict_pairs(
+        self, slots: Int[Tensor, " c"], embeds: Float[Tensor, "c d"], *, gain: float = 1.0
+    ) -> Float[Tensor, " c"]:
+        """Return what `predict_mean` says of candidates that each have a slot of their own.
+
+        Args:
+            slots: Slot of each candidate, shape (c,).
+            embeds: Candidates, shape (c, d).
+            gain: As in `predict_mean`.
+
+        Returns:
+            Predicted losses, shape (c,).
+        """
+        offset = (self.grads * self.points).sum(-1).mean(-1)
+        dots = (self.grads.mean(1)[slots] * embeds).sum(-1)
+        return self.losses.mean(-1)[slots] + gain * (dots - offset[slots])
 
 
 @runtime_checkable
@@ -124,7 +141,12 @@ class CommonWords:
 
 
 def linearise(
-    loss: EmbedLoss, slots: SlotIds, problems: Int[Tensor, " n"], points: Float[Tensor, "k d"]
+    loss: EmbedLoss,
+    slots: SlotIds,
+    problems: Int[Tensor, " n"],
+    points: Float[Tensor, "k d"],
+    *,
+    width: int = 1,
 ) -> Linear:
     """Take loss and gradient with each point standing in each slot.
 
@@ -133,20 +155,23 @@ def linearise(
         slots: Tokenised slots, n of them.
         problems: Problem of each slot, shape (n,).
         points: Embeddings to put into the slot, shape (k, d).
+        width: Positions of the slot, q; a point stands at every one of them.
 
     Returns:
-        Losses and gradients, all detached.
+        Losses and gradients, all detached; rows of q d numbers.
 
     Cost: n * k forward and backward passes of the secondary.
     """
     n, k = len(slots.token_ids), points.shape[0]
+    slots = widen(slots, width)
     rows = torch.arange(n).repeat_interleave(k)
     token_ids = slots.token_ids[rows]
-    inserted = points.repeat(n, 1).clone().requires_grad_(True)  # (n k, d)
+    points = points.detach()[:, None].expand(k, width, -1)
+    inserted = points.repeat(n, 1, 1).requires_grad_(True)  # (n k, q, d)
     context = loss.vocabulary[token_ids.ids].detach().float()
-    at = slots.positions[rows]
+    at = slots.positions[rows][:, None] + torch.arange(width)
     with torch.enable_grad():
-        embeds = context.index_put((torch.arange(n * k), at), inserted)
+        embeds = context.index_put((torch.arange(n * k)[:, None], at), inserted)
         losses = loss.loss(token_ids, problems[rows], embeds=embeds)
         (grads,) = torch.autograd.grad(losses.sum(), inserted)
-    return Linear(points.detach(), losses.detach().reshape(n, k), grads.reshape(n, k, -1))
+    return Linear(points.flatten(1), losses.detach().reshape(n, k), grads.reshape(n, k, -1))

@@ -16,17 +16,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import (
-    GRADIENT_COST,
     Meter,
     SlotIds,
     Slots,
     TokenScorer,
+    continued_pieces,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
-from fuseprompt.transfer.linearise import CommonWords, Linearisation
+from fuseprompt.transfer.linearise import CommonWords, Linear, Linearisation, linearise
 
 
 @final
@@ -83,12 +83,10 @@ class _PositionwiseScorer:
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
-        pieces = self.table.pieces[words]
         scores = torch.zeros(len(slots), len(words), device=self.points.device)
-        for width, columns, embeds in self._by_width(pieces):
-            constant, grads = self._linearise(ids, slots.problems, width)
-            dots = torch.einsum("nmd,wmd->nw", grads, embeds)
-            scores[:, columns] = constant[:, None] + self.setting.gain * dots
+        for width, columns, embeds in self._by_width(self.table.pieces[words]):
+            linear = self._linearise(ids, slots, width)
+            scores[:, columns] = linear.predict_mean(embeds, gain=self.setting.gain)
         return scores
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -96,67 +94,27 @@ class _PositionwiseScorer:
         if not tokens.numel():
             return scores.reshape(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
-        texts = self.table.primary.token_texts
-        rows = [
-            self.table.encode_word(last_word(left) + texts[t])
-            for left, row in zip(slots.left, tokens.tolist(), strict=True)
-            for t in row
-        ]
         slot_of = torch.arange(len(slots)).repeat_interleave(tokens.shape[1])
-        for width, chosen, embeds in self._by_width(PaddedIds.from_lists(rows)):
-            constant, grads = self._linearise(ids, slots.problems, width)
-            at = slot_of[chosen]
-            dots = (grads[at] * embeds).sum((1, 2))
-            scores[chosen] = constant[at] + self.setting.gain * dots
+        pieces = continued_pieces(self.table, slots, tokens)
+        for width, chosen, embeds in self._by_width(pieces):
+            linear = self._linearise(ids, slots, width)
+            scores[chosen] = linear.predict_pairs(slot_of[chosen], embeds, gain=self.setting.gain)
         return scores.reshape(tokens.shape)
+
+    def _linearise(self, ids: SlotIds, slots: Slots, width: int) -> Linear:
+        linear = linearise(self.loss, ids, slots.problems, self.points, width=width)
+        self.meter.add(linear.cost)
+        return linear
 
     def _by_width(
         self, pieces: PaddedIds
-    ) -> list[tuple[int, Int[Tensor, " w"], Float[Tensor, "w m d"]]]:
-        """Return slot width, rows and their embeddings for each number of pieces."""
+    ) -> list[tuple[int, Int[Tensor, " w"], Float[Tensor, "w md"]]]:
+        """Return slot width, rows and their embeddings side by side for each number of pieces."""
         groups = []
         for count in torch.unique(pieces.lengths).tolist():
             rows = torch.nonzero(pieces.lengths == count).flatten()
             embeds = self.loss.vocabulary[pieces.ids[rows, :count]].float()
             if not 1 <= count <= self.setting.max_pieces:
                 embeds = embeds.sum(1, keepdim=True) / max(count, 1)
-            groups.append((embeds.shape[1], rows, embeds))
+            groups.append((embeds.shape[1], rows, embeds.flatten(1)))
         return groups
-
-    def _linearise(
-        self, ids: SlotIds, problems: Int[Tensor, " n"], width: int
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n m d"]]:
-        """Return what does not depend on the candidate, and the mean gradient at each position."""
-        wide = widen(ids, width)
-        n, k = len(problems), self.points.shape[0]
-        rows = torch.arange(n).repeat_interleave(k)
-        token_ids = wide.token_ids[rows]
-        points = self.points.repeat(n, 1)[:, None].expand(-1, width, -1)
-        inserted = points.clone().requires_grad_(True)  # (n k, m, d)
-        at = wide.positions[rows][:, None] + torch.arange(width)
-        with torch.enable_grad():
-            context = self.loss.vocabulary[token_ids.ids].detach().float()
-            embeds = context.index_put((torch.arange(n * k)[:, None], at), inserted)
-            losses = self.loss.loss(token_ids, problems[rows], embeds=embeds)
-            (grads,) = torch.autograd.grad(losses.sum(), inserted)
-        self.meter.add(GRADIENT_COST * n * k)
-        offset = (grads * points).sum((1, 2)).reshape(n, k).mean(1)
-        constant = losses.detach().reshape(n, k).mean(1) - self.setting.gain * offset
-        return constant, grads.reshape(n, k, width, -1).mean(1)
-
-
-def widen(slots: SlotIds, width: int) -> SlotIds:
-    """Return slots with `width` stand-ins side by side in place of one.
-
-    Args:
-        slots: Slots with one stand-in each.
-        width: Positions of the wider slot.
-
-    Returns:
-        The wider slots; positions are where they begin.
-    """
-    rows = [
-        row[:at] + [row[at]] * width + row[at + 1 :]
-        for row, at in zip(slots.token_ids.to_lists(), slots.positions.tolist(), strict=True)
-    ]
-    return SlotIds(PaddedIds.from_lists(rows), slots.positions)

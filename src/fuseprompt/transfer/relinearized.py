@@ -5,7 +5,6 @@ Read first: `fuseprompt.transfer.retokenized`.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import final
 
 import torch
@@ -20,7 +19,7 @@ from fuseprompt.transfer.base import (
     Slots,
     TokenScorer,
     Transfer,
-    mean_pieces,
+    new_word_embeds,
     tokenize_new_word_slots,
 )
 from fuseprompt.transfer.linearise import linearise
@@ -74,13 +73,9 @@ class _RelinearizedScorer:
     def cost(self) -> float:
         return self.first.cost + self.meter.total
 
-    @cached_property
-    def token_embeds(self) -> Float[Tensor, "v d"]:
-        return mean_pieces(self.loss.vocabulary, self.table.pieces)
-
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         scores = self.first.new_words(slots, words)
-        embeds = self.token_embeds[words]
+        embeds = new_word_embeds(self.table, self.loss)[words]
         best = torch.argsort(scores, dim=1, stable=True)[:, : self.num_best]
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
         rows = []

@@ -14,12 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import (
     Meter,
     Slots,
     TokenScorer,
+    continued_pieces,
     mean_pieces,
+    new_word_embeds,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
@@ -71,16 +73,12 @@ class _DirectScorer:
     def points(self) -> Float[Tensor, "k d"]:
         return self.linearisation.points(self.loss)
 
-    @cached_property
-    def token_embeds(self) -> Float[Tensor, "v d"]:
-        """Mean secondary embedding of every primary token read as a new word."""
-        return mean_pieces(self.loss.vocabulary, self.table.pieces)
-
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
         self.meter.add(linear.cost)
-        return linear.predict_mean(self.token_embeds[words], gain=self.gain)
+        embeds = new_word_embeds(self.table, self.loss)[words]
+        return linear.predict_mean(embeds, gain=self.gain)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         if not tokens.numel():
@@ -88,11 +86,5 @@ class _DirectScorer:
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
         self.meter.add(linear.cost)
-        texts = self.table.primary.token_texts
-        rows = [
-            self.table.encode_word(last_word(left) + texts[t])
-            for left, row in zip(slots.left, tokens.tolist(), strict=True)
-            for t in row
-        ]
-        embeds = mean_pieces(self.loss.vocabulary, PaddedIds.from_lists(rows))
+        embeds = mean_pieces(self.loss.vocabulary, continued_pieces(self.table, slots, tokens))
         return linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=self.gain)

@@ -20,11 +20,12 @@ from fuseprompt.errors import AlignmentError
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.tensor.product import pad_tubes, t_product, t_transpose
 from fuseprompt.text.alignment import Alignment, Part
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import (
     Meter,
     Slots,
     TokenScorer,
+    continued_words,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
@@ -208,7 +209,11 @@ class TProductTransfer:
         Returns:
             The scorer.
         """
-        self.table.check(fingerprint_models(primary, loss))
+        # Hashing both vocabularies takes a fifth of a second, so it is done once for two models.
+        found = table.memo.recall(
+            "fingerprint", (primary, loss.model), lambda: fingerprint_models(primary, loss)
+        )
+        self.table.check(found)
         return _TProductScorer(self, primary, table, loss)
 
 
@@ -234,9 +239,13 @@ class _TProductScorer:
         """Stands for words without a map: says nothing for or against them."""
         return self.loss.vocabulary.float().mean(0)
 
-    @cached_property
+    @property
     def token_embeds(self) -> Float[Tensor, "v ds"]:
         """Mapped embedding of every primary token read as a new word, the mean over its pieces."""
+        sources = (self.transfer.table, self.primary, self.loss.model)
+        return self.table.memo.recall("mapped tokens", sources, self._map_tokens)
+
+    def _map_tokens(self) -> Float[Tensor, "v ds"]:
         ids = torch.arange(len(self.table.pieces))[:, None]
         return self.map_words(
             ids, torch.ones(len(ids), dtype=torch.long), self.table.pieces.lengths
@@ -254,12 +263,7 @@ class _TProductScorer:
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
         linear = linearise(self.loss, ids, slots.problems, self.points)
         self.meter.add(linear.cost)
-        texts = self.table.primary.token_texts
-        words = [
-            last_word(left) + texts[t]
-            for left, row in zip(slots.left, tokens.tolist(), strict=True)
-            for t in row
-        ]
+        words = continued_words(self.table, slots, tokens)
         ours = PaddedIds.from_lists(self.table.primary.encode_batch(words))
         lengths = torch.tensor([len(self.table.encode_word(word)) for word in words])
         embeds = self.map_words(ours.ids, ours.lengths, lengths)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.offline import cache_dir
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
-from fuseprompt.transfer.base import Meter, Slots, TokenScorer
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
 
 #: The neutral frame in which a word stands alone.
 FRAME: Final = "This is about{word}."
@@ -58,7 +58,11 @@ class WordTable:
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
         folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
-        vectors, row_of = load_or_make(loss.model, table, folder, on_progress=self.on_progress)
+        vectors, row_of = table.memo.recall(
+            ("word table", folder),
+            (loss.model,),
+            lambda: load_or_make(loss.model, table, folder, on_progress=self.on_progress),
+        )
         return _TableScorer(loss, table, vectors, row_of)
 
 
@@ -109,12 +113,7 @@ class _TableScorer:
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        texts = self.table.primary.token_texts
-        words = [
-            " " + (last_word(left) + texts[t]).strip()
-            for left, row in zip(slots.left, tokens.tolist(), strict=True)
-            for t in row
-        ]
+        words = [" " + w.strip() for w in continued_words(self.table, slots, tokens)]
         unknown = sorted(set(words) - set(self._continued))
         if unknown:
             outputs = framed_outputs(self.loss.model, unknown)
