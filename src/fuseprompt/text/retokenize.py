@@ -21,7 +21,6 @@ from torch import Tensor
 
 from fuseprompt.cache import read_note, write_note
 from fuseprompt.text.memo import Memo
-from fuseprompt.text.memo import Memo
 from fuseprompt.text.tokenizer import Tokenizer
 from fuseprompt.text.words import default_words
 
