@@ -24,6 +24,7 @@ from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
 from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, Pooled, describe_rows
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
 from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.tokenizer import Tokenizer
 
 #: Added to the loss of a beam per unmet demand of a constraint, growing to this at the last step.
 _DEMAND_PENALTY = 20.0
@@ -35,7 +36,7 @@ class AutoDAN:
     """Settings of the search; the defaults are those of the offline models.
 
     Attributes:
-        steps: Most tokens that are appended.
+        steps: Most steps; each appends one token, or with `TurnTaking` a word of one or several.
         proposer: Who proposes candidates.
         strategy: Which candidates live on.
         constraints: What a text must or must not say.
@@ -110,7 +111,7 @@ class AutoDAN:
         left = _merge_left(state, sorted(set(range(len(beams))) - set(open_)))
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
-        step = Step(beams[open_], log_probs[open_], self._allows)
+        step = Step(beams[open_], log_probs[open_], self._allows, state.num_steps)
         candidates = self._with_wanted(state, step, state.proposer.propose(step))
         uncounted = step.beams.num_chosen[candidates.rows] < 0
         candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
@@ -246,6 +247,7 @@ class AutoDAN:
             torch.cat([candidates.nll, nll]),
             torch.cat([candidates.predicted, nll]),
             (*candidates.texts, *texts),
+            (*candidates.rest, *((),) * len(texts)) if candidates.rest else (),
         )
 
 
@@ -297,18 +299,35 @@ def _exact_losses(
 ) -> tuple[Float[Tensor, " c"], Mapping[str, Float[Tensor, " c"]], float]:
     """Return total loss without the end, loss by term, and the share of ids from tables."""
     fluency = bound.objective.fluency
-    rows = candidates.rows
-    count = (beams.num_chosen[rows] + 1).clamp_min(1)
-    mean = (beams.nll_sum[rows] + candidates.nll.double()) / count
+    stems, rows, tokens = _as_last_tokens(beams, candidates, bound.objective.primary.tokenizer)
+    count = (beams.num_chosen[candidates.rows] + candidates.appended.lengths).clamp_min(1)
+    mean = (beams.nll_sum[candidates.rows] + candidates.nll.double()) / count
     terms: dict[str, Tensor] = {fluency.name: mean.float()}
     total = fluency.weight * mean
-    problems: Int[Tensor, " c"] = beams.problems[rows]
+    problems: Int[Tensor, " c"] = beams.problems[candidates.rows]
     shares = []
     for term in bound.terms:
-        terms[term.name], share = term.score(beams.texts, rows, candidates.tokens, problems)
+        terms[term.name], share = term.score(stems, rows, tokens, problems)
         total = total + term.weight * terms[term.name].double()
         shares.append(share)
     return total.float(), terms, sum(shares) / len(shares) if shares else 1.0
+
+
+def _as_last_tokens(
+    beams: Beams, candidates: Candidates, tokenizer: Tokenizer
+) -> tuple[tuple[str, ...], Int[Tensor, " c"], Int[Tensor, " c"]]:
+    """Return candidates as texts with one token appended: the texts, index into them, the token.
+
+    A candidate of several tokens gets a text of its own, with all but its last token.
+    """
+    if not any(candidates.rest):
+        return beams.texts, candidates.rows, candidates.tokens
+    stems, rows, tokens = list(beams.texts), candidates.rows.clone(), candidates.tokens.clone()
+    for i, rest in enumerate(candidates.rest):
+        if rest:
+            rows[i], tokens[i] = len(stems), rest[-1]
+            stems.append(candidates.texts[i].removesuffix(tokenizer.token_texts[rest[-1]]))
+    return tuple(stems), rows, tokens
 
 
 def _log(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.retokenize import PaddedIds, concatenate
 
 
 @final
@@ -63,14 +63,16 @@ class Beams:
 @final
 @dataclass(frozen=True)
 class Candidates:
-    """Beams with one token appended.
+    """Beams with one token appended, or with a word of several.
 
     Attributes:
         rows: Beam of each candidate, shape (c,).
-        tokens: Token appended, shape (c,).
-        nll: Its negative log-likelihood in nats, shape (c,).
+        tokens: First token appended, shape (c,).
+        nll: Negative log-likelihood of what is appended in nats, shape (c,).
         predicted: Total loss that the proposer expects, shape (c,).
         texts: Text of each candidate.
+        rest: Tokens appended after the first one, for each candidate; () where no candidate has
+            any.
     """
 
     rows: Int[Tensor, " c"]
@@ -78,10 +80,19 @@ class Candidates:
     nll: Float[Tensor, " c"]
     predicted: Float[Tensor, " c"]
     texts: tuple[str, ...]
+    rest: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
         """Return the number of candidates."""
         return len(self.texts)
+
+    @property
+    def appended(self) -> PaddedIds:
+        """All tokens that each candidate appends."""
+        if not self.rest:
+            return PaddedIds(self.tokens[:, None], torch.ones_like(self.tokens))
+        firsts = self.tokens.tolist()
+        return PaddedIds.from_lists([[t, *r] for t, r in zip(firsts, self.rest, strict=True)])
 
 
 def extend(
@@ -96,14 +107,9 @@ def extend(
         losses: Exact loss of every candidate, shape (c,).
     """
     rows = candidates.rows[chosen]
-    old = beams.token_ids[rows]
-    ids = torch.nn.functional.pad(old.ids, (0, 1))
-    ids[torch.arange(len(rows)), old.lengths] = candidates.tokens[chosen]
     return Beams(
         problems=beams.problems[rows],
-        token_ids=PaddedIds(
-            ids[:, : int(old.lengths.max()) + 1] if len(rows) else ids, old.lengths + 1
-        ),
+        token_ids=concatenate(beams.token_ids[rows], candidates.appended[chosen]),
         num_given=beams.num_given[rows],
         nll_sum=beams.nll_sum[rows] + candidates.nll[chosen].double(),
         texts=tuple(candidates.texts[i] for i in chosen.tolist()),

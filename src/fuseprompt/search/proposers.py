@@ -30,11 +30,13 @@ class Step:
         beams: The beams.
         log_probs: The language model's, shape (n, v).
         allows: Whether a text may be a candidate.
+        number: Steps taken before this one.
     """
 
     beams: Beams
     log_probs: Float[Tensor, "n v"]
     allows: Callable[[str], bool]
+    number: int = 0
 
 
 @runtime_checkable

@@ -1,28 +1,31 @@
 """Turn taking: at each step one model's own tokens propose, and all models score.
 
-The way of FLRT (Thompson & Sklar, 2024).
-
-The rival of a gradient that crosses tokenizers. The language model proposes its best next tokens; a
-model that predicts no next token proposes words of its own vocabulary by first-order score in its
-own embeddings, and the primary encodes their text. Only words that are one token in both
-vocabularies can be proposed that way here.
+The way of FLRT (Thompson & Sklar, 2024), and the rival of a gradient that crosses tokenizers: none
+crosses here. The language model proposes its best next tokens. A model that predicts no next token
+proposes its own vocabulary by first-order score in its own embeddings, at the position after the
+text; what it proposes is text, which the primary encodes, into one token or several. A candidate is
+then a whole word of the secondary, appended and judged at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fuseprompt.objective.objective import BoundObjective, BoundTerm
-from fuseprompt.search.batch import Candidates
-from fuseprompt.search.candidates import TokenClasses, choose
+from fuseprompt.search.batch import Beams, Candidates
+from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.proposers import LanguageModelProposer, Proposer, Step
-from fuseprompt.transfer.base import Slots, TokenScorer
-from fuseprompt.transfer.linearise import CommonWords, Linearisation
-from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from fuseprompt.transfer.base import Slots, tokenize_new_word_slots
+from fuseprompt.transfer.linearise import CommonWords, Linearisation, linearise
+
+#: A word and what the primary makes of it: the text with it, tokens appended, predicted loss.
+_Word = tuple[str, tuple[int, ...], float]
 
 
 @final
@@ -40,56 +43,122 @@ class TurnTaking:
 
     def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
         """Return the proposer of one search."""
-        transfer = RetokenizedTransfer(self.linearisation)
-        primary = bound.objective.primary
-        turns = tuple(
-            _Turn(t, transfer.bind(primary, t.table, t), _shared(t, classes)) for t in bound.terms
-        )
         own = LanguageModelProposer(self.search_width).start(bound, classes)
-        return _TurnTaking(classes, own, turns, self.search_width)
-
-
-@final
-@dataclass(frozen=True)
-class _Turn:
-    """A secondary's turn; `words` are the primary tokens that are one token of its own."""
-
-    term: BoundTerm
-    scorer: TokenScorer
-    words: Int[Tensor, " w"]
-
-
-def _shared(term: BoundTerm, classes: TokenClasses) -> Int[Tensor, " w"]:
-    single = term.table.pieces.lengths == 1
-    count = len(classes.new_words)
-    single = torch.nn.functional.pad(single, (0, max(count - len(single), 0)))[:count]
-    return torch.nonzero(single & classes.new_words).flatten()
+        turns = tuple(_Turn(bound, t, self.linearisation, self.search_width) for t in bound.terms)
+        return _TurnTaking((own, *turns))
 
 
 @final
 @dataclass(frozen=True)
 class _TurnTaking:
-    classes: TokenClasses
-    own: Proposer
-    turns: tuple[_Turn, ...]
-    search_width: int
+    turns: tuple[Proposer, ...]
 
     def propose(self, step: Step) -> Candidates:
-        # The turn follows from the beams alone, so a search that is resumed takes the same turns.
-        turn = int(step.beams.num_chosen.max()) % (len(self.turns) + 1)
-        if turn == 0:
-            return self.own.propose(step)
-        current = self.turns[turn - 1]
-        log_probs = step.log_probs.cpu()
-        scores = torch.full_like(log_probs, float("inf"))
-        slots = Slots.append(step.beams.texts, step.beams.problems)
-        scores[:, current.words] = current.scorer.new_words(slots, current.words).cpu()
-        scores[torch.tensor([not text for text in step.beams.texts])] = float("inf")
-        return choose(
-            step.beams, scores, log_probs, self.classes, width=self.search_width, allows=step.allows
+        # Whose turn it is follows from the step alone: a search that is resumed goes on as before.
+        return self.turns[step.number % len(self.turns)].propose(step)
+
+    def observe(
+        self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
+    ) -> None:
+        """Learn nothing."""
+
+
+@final
+@dataclass(frozen=True)
+class _Turn:
+    """A secondary's turn."""
+
+    bound: BoundObjective
+    term: BoundTerm
+    linearisation: Linearisation
+    search_width: int
+
+    @cached_property
+    def points(self) -> Float[Tensor, "k d"]:
+        return self.linearisation.points(self.term)
+
+    @cached_property
+    def classes(self) -> TokenClasses:
+        """The secondary's tokens."""
+        return TokenClasses(self.term.tokenizer, int(self.term.vocabulary.shape[0]))
+
+    def propose(self, step: Step) -> Candidates:
+        beams = step.beams
+        slots = Slots.append(beams.texts, beams.problems)
+        ids = tokenize_new_word_slots(self.term.tokenizer, slots)
+        linear = linearise(self.term, ids, beams.problems, self.points)
+        scores = linear.predict_mean(self.term.vocabulary.float()).cpu()
+        scores = torch.where(self._may_follow(beams), scores, float("inf"))
+        kept = [
+            list(islice(self._words(step, row, scores[row]), self.search_width))
+            for row in range(len(beams))
+        ]
+        rows = [row for row, words in enumerate(kept) for _ in words]
+        words = [word for row in kept for word in row]
+        return Candidates(
+            torch.tensor(rows, dtype=torch.long),
+            torch.tensor([tokens[0] for _, tokens, _ in words], dtype=torch.long),
+            self._nll(step, rows, [tokens for _, tokens, _ in words]),
+            torch.tensor([score for _, _, score in words]),
+            tuple(text for text, _, _ in words),
+            tuple(tokens[1:] for _, tokens, _ in words),
         )
 
     def observe(
         self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
     ) -> None:
-        """Learn nothing: whose turn it is follows from the beams."""
+        """Learn nothing."""
+
+    def _may_follow(self, beams: Beams) -> Bool[Tensor, "n u"]:
+        """Return which of the secondary's tokens may follow each text.
+
+        As for the primary: a text does not begin with a blank, and no token lengthens the prefix.
+        """
+        texts = beams.texts
+        prefixes = [self.bound.problems[p].prefix for p in beams.problems.tolist()]
+        filled = torch.tensor([bool(text) for text in texts])
+        grown = torch.tensor([text not in ("", p) for text, p in zip(texts, prefixes, strict=True)])
+        return (self.classes.new_words & filled[:, None]) | (
+            self.classes.continuations & grown[:, None]
+        )
+
+    def _words(self, step: Step, row: int, scores: Float[Tensor, " u"]) -> Iterator[_Word]:
+        """Yield what the secondary would append to a text, best first, as the primary reads it.
+
+        Left out is what the primary reads by cutting the text so far otherwise, since a beam only
+        grows, and what does not survive decode -> encode.
+        """
+        primary = self.bound.objective.primary
+        tokenizer, texts = primary.tokenizer, self.classes.tokenizer.token_texts
+        text, stem = step.beams.texts[row], step.beams.token_ids.to_lists()[row]
+        most = primary.max_length - tokenizer.num_special
+        order = torch.argsort(scores, stable=True)[: int(torch.isfinite(scores).sum())].tolist()
+        seen: set[str] = set()
+        for start in range(0, len(order), 2 * self.search_width):
+            chunk = order[start : start + 2 * self.search_width]
+            grown = [text + texts[token] for token in chunk]
+            encoded = tokenizer.encode_batch(grown)
+            back = tokenizer.decode_batch(encoded)
+            for token, new, ids, read in zip(chunk, grown, encoded, back, strict=True):
+                tokens = tuple(ids[len(stem) :])
+                if new in seen or read != new or ids[: len(stem)] != stem or not tokens:
+                    continue
+                if len(ids) < most and step.allows(new):
+                    seen.add(new)
+                    yield new, tokens, float(scores[token])
+
+    def _nll(
+        self, step: Step, rows: list[int], tokens: list[tuple[int, ...]]
+    ) -> Float[Tensor, " c"]:
+        """Return the negative log-likelihood of all tokens of each candidate, in nats."""
+        firsts = torch.tensor([t[0] for t in tokens], dtype=torch.long)
+        nll = -step.log_probs.cpu()[torch.tensor(rows, dtype=torch.long), firsts]
+        several = [i for i, t in enumerate(tokens) if len(t) > 1]
+        if several:
+            stems = step.beams.token_ids.to_lists()
+            texts = [[*stems[rows[i]], *tokens[i]] for i in several]
+            given = [len(stems[rows[i]]) + 1 for i in several]
+            found = self.bound.objective.primary.nll(texts, given)
+            # The last entry is the end of the text, which does not count while it grows.
+            nll[several] += torch.stack([x[:-1].sum() for x in found])
+        return nll
