@@ -1,0 +1,329 @@
+"""Tables and plot of the search budget, from its journal.
+
+Differences are paired: both arms on the same problem. Intervals are 95 % bootstrap intervals over
+problems; the three seeds of the random arm are averaged first. This file searches nothing. Read
+next: docs/search-budget.md.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from budget_arms import EVERYTHING
+from journal import Journal
+
+LM, TABLE = "LM top-k", "table"
+BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
+_DRAWS = 5_000
+#: Decision of the page: arms that are drawn, with their colours.
+COLOURS = {
+    LM: "#555555",
+    "random": "#bbbbbb",
+    "turn taking": "#8c564b",
+    TABLE: "#1f77b4",
+    "paper's map": "#9467bd",
+    "direct": "#ff7f0e",
+    "direct + table": "#2ca02c",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one arm reached on one problem.
+
+    Attributes:
+        kind: Kind of problem.
+        loss: Total loss of the text that the search returned.
+        open: Loss of the best open text after each step.
+        terms: Fluency and the term of the returned text.
+        cost: Forward equivalents of the whole search, for one open text and step.
+        seconds: CPU seconds of the search.
+    """
+
+    kind: str
+    loss: float
+    open: tuple[float, ...]
+    terms: tuple[float, float]
+    cost: float
+    seconds: float
+
+
+Results = Mapping[tuple[str, int], Mapping[str, Outcome]]
+
+
+def read(journal: Journal) -> Results:
+    """Return outcomes by arm and budget, and then by problem; seeds of an arm are averaged."""
+    found: dict[tuple[str, int], dict[str, list[Outcome]]] = {}
+    for row in journal.rows.values():
+        arm = row["arm"].partition("/")[0]
+        by_problem = found.setdefault((arm, row["budget"]), {})
+        by_problem.setdefault(row["problem"], []).append(_outcome(row))
+    return {
+        key: {problem: _average(seeds) for problem, seeds in by_problem.items()}
+        for key, by_problem in found.items()
+    }
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    beams = 1 if row["arm"] == "everything" else 2
+    fluency, term = row["terms"].values()
+    # The first step has one open text, all others `beams`.
+    slots = 1 + beams * (len(row["open"]) - 1)
+    seconds = row["seconds"]
+    # The first step also fills what is kept for the whole search; it counts as an average one.
+    later = seconds[-1] - seconds[0] if len(seconds) > 1 else seconds[-1]
+    whole = later * len(seconds) / max(len(seconds) - 1, 1)
+    return Outcome(
+        row["kind"],
+        row["loss"],
+        tuple(row["open"]),
+        (fluency, term),
+        row["cost"][-1] / slots,
+        whole,
+    )
+
+
+def _average(seeds: Sequence[Outcome]) -> Outcome:
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / len(values)
+
+    return Outcome(
+        seeds[0].kind,
+        mean([s.loss for s in seeds]),
+        tuple(mean(column) for column in zip(*(s.open for s in seeds), strict=True)),
+        (mean([s.terms[0] for s in seeds]), mean([s.terms[1] for s in seeds])),
+        mean([s.cost for s in seeds]),
+        mean([s.seconds for s in seeds]),
+    )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean, and 2.5 % and 97.5 % bootstrap quantiles of the mean."""
+    data = torch.tensor(values, dtype=torch.float64)
+    rows = _resample(len(values))
+    low, high = data[rows].mean(1).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    return float(data.mean()), low, high
+
+
+def _resample(count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, count, (_DRAWS, count), generator=generator)
+
+
+def differences(
+    results: Results,
+    arm: tuple[str, int],
+    base: tuple[str, int],
+    measure: Callable[[Outcome], float],
+    *,
+    kind: str | None = None,
+) -> list[float]:
+    """Return arm minus base on the problems that both have."""
+    ours, theirs = results.get(arm, {}), results.get(base, {})
+    return [
+        measure(ours[p]) - measure(theirs[p])
+        for p in ours
+        if p in theirs and kind in (None, ours[p].kind)
+    ]
+
+
+def equal_budget(results: Results, arm: tuple[str, int]) -> tuple[float, float, float] | None:
+    """Return the budget that LM top-k needs for an arm's mean loss, with its interval.
+
+    Interpolated on log cost between the budgets that were run; infinite beyond the largest, 0
+    below the smallest. None without problems that all of them have.
+    """
+    budgets = sorted(b for name, b in results if name == LM)
+    ours = results.get(arm, {})
+    shared = [p for p in ours if all(p in results[LM, b] for b in budgets)]
+    if len(budgets) < 2 or not shared:
+        return None
+    target = torch.tensor([ours[p].loss for p in shared], dtype=torch.float64)
+    curve = torch.tensor(
+        [[results[LM, b][p].loss for p in shared] for b in budgets], dtype=torch.float64
+    )
+    rows = _resample(len(shared))
+    needed = torch.tensor(
+        [
+            crossing(budgets, curve[:, row].mean(1).tolist(), float(target[row].mean()))
+            for row in rows[:1000]
+        ]
+    )
+    needed = needed.sort().values
+    at = crossing(budgets, curve.mean(1).tolist(), float(target.mean()))
+    return at, float(needed[int(0.025 * len(needed))]), float(needed[int(0.975 * len(needed))])
+
+
+def crossing(budgets: Sequence[int], losses: Sequence[float], target: float) -> float:
+    """Return the smallest budget at which a curve reaches a loss, interpolated on log cost."""
+    if losses[0] <= target:
+        return 0.0
+    pairs = list(zip(budgets, losses, strict=True))
+    for (left, above), (right, below) in itertools.pairwise(pairs):
+        if below <= target < above:
+            share = (above - target) / (above - below)
+            return math.exp(math.log(left) + share * (math.log(right) - math.log(left)))
+    return math.inf
+
+
+def write(journal: Journal, page: Path) -> None:
+    """Write the tables between the marks of a page, and the plot beside it."""
+    results = read(journal)
+    tables = "\n\n".join(
+        [
+            "### At equal cost\n\n" + _cost_table(results),
+            "### By kind of problem, budget 64\n\n" + _kind_table(results),
+            "### What LM top-k needs\n\n" + _needed_table(results),
+            "### After each step, budget 64\n\n" + _step_table(results),
+            "### Scoring everything\n\n" + _everything_table(results),
+        ]
+    )
+    text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}", "utf-8")
+    plot(results, page.with_suffix(".png"))
+
+
+def _arms(results: Results) -> list[str]:
+    return list(dict.fromkeys(arm for arm, budget in results if budget != EVERYTHING))
+
+
+def _show(values: Sequence[float], *, digits: int = 2) -> str:
+    if len(values) < 2:
+        return "-"
+    mean, low, high = (f"{v:+.{digits}f}" for v in interval(values))
+    mark = "**" if float(low) * float(high) > 0 else ""
+    return f"{mark}{mean}{mark} [{low}, {high}]"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cost_table(results: Results) -> str:
+    head = ("budget", "arm", "problems", "loss", "- LM top-k", "- table", "cost", "CPU s")
+    rows = []
+    for budget in sorted({b for _, b in results if b != EVERYTHING}):
+        for arm in _arms(results):
+            found = list(results.get((arm, budget), {}).values())
+            if not found:
+                continue
+            losses, costs, seconds = (
+                sum(values) / len(found)
+                for values in zip(*((o.loss, o.cost, o.seconds) for o in found), strict=True)
+            )
+            against = [
+                ""
+                if arm == base
+                else _show(differences(results, (arm, budget), (base, budget), _loss))
+                for base in (LM, TABLE)
+            ]
+            numbers = (f"{costs:.0f}", f"{seconds:.1f}")
+            rows.append((str(budget), arm, str(len(found)), f"{losses:.2f}", *against, *numbers))
+    return _table(head, rows)
+
+
+def _loss(outcome: Outcome) -> float:
+    return outcome.loss
+
+
+def _kind_table(results: Results) -> str:
+    kinds = ("image", "similarity", "sentiment")
+    rows = []
+    for arm in _arms(results):
+        if arm == LM:
+            continue
+        against = [
+            _show(differences(results, (arm, 64), (LM, 64), _loss, kind=kind)) for kind in kinds
+        ]
+        parts = [
+            _show(differences(results, (arm, 64), (LM, 64), lambda o, i=i: o.terms[i]), digits=3)
+            for i in (0, 1)
+        ]
+        rows.append((arm, *against, *parts))
+    return _table(("arm - LM top-k", *kinds, "fluency (nats)", "other term"), rows)
+
+
+def _needed_table(results: Results) -> str:
+    rows = []
+    for arm in _arms(results):
+        shown = []
+        for budget in (16, 64, 256):
+            needed = equal_budget(results, (arm, budget)) if arm != LM else None
+            shown.append("-" if needed is None else "{} [{}, {}]".format(*map(_budget, needed)))
+        rows.append((arm, *shown))
+    return _table(("LM top-k needs, to equal", "16", "64", "256"), [r for r in rows if r[0] != LM])
+
+
+def _budget(value: float) -> str:
+    if math.isinf(value):
+        return "> 512"
+    return "< 16" if value == 0 else f"{value:.0f}"
+
+
+def _step_table(results: Results) -> str:
+    rows = []
+    for arm in _arms(results):
+        found = list(results.get((arm, 64), {}).values())
+        if found:
+            columns = zip(*(o.open for o in found if len(o.open) == 8), strict=True)
+            rows.append((arm, *(f"{sum(c) / len(c):.2f}" for c in columns)))
+    return _table(("best open text after step", *(str(i + 1) for i in range(8))), rows)
+
+
+def _everything_table(results: Results) -> str:
+    keys = [k for k in results if k[1] == EVERYTHING]
+    if not keys:
+        return "Not run yet."
+    reference = keys[0]
+    rows = [
+        (
+            arm,
+            str(budget),
+            _show(differences(results, (arm, budget), reference, _loss)),
+            _show(differences(results, (arm, budget), reference, lambda o: o.open[-1])),
+        )
+        for arm, budget in results
+        if budget != EVERYTHING
+    ]
+    return _table(("arm - everything, greedy", "budget", "loss", "open, step 8"), rows)
+
+
+def plot(results: Results, file: Path) -> None:
+    """Draw loss against cost and against CPU seconds, relative to LM top-k at 64."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained", dpi=150)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for arm, colour in COLOURS.items():
+        points = []
+        for budget in sorted(b for name, b in results if name == arm):
+            difference = differences(results, (arm, budget), (LM, 64), _loss)
+            found = [o for p, o in results[arm, budget].items() if p in results[LM, 64]]
+            if len(difference) > 1:
+                cost = sum(o.cost for o in found) / len(found)
+                seconds = sum(o.seconds for o in found) / len(found)
+                points.append((cost, seconds, *interval(difference)))
+        if not points:
+            continue
+        costs, seconds_, means, lows, highs = zip(*points, strict=True)
+        for axis, x in ((left, costs), (right, seconds_)):
+            axis.plot(x, means, "o-", color=colour, label=arm, markersize=4, linewidth=1.6)
+            axis.fill_between(x, lows, highs, color=colour, alpha=0.12, linewidth=0)
+    left.set_xscale("log", base=2)
+    left.set_xlabel("cost of a step for each open text (forward equivalents)")
+    left.set_ylabel("final loss, minus LM top-k at 64")
+    right.set_xscale("log", base=2)
+    right.set_xlabel("CPU seconds of the search, one thread")
+    for axis in (left, right):
+        axis.axhline(0, color="black", linewidth=0.6)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.xaxis.set_major_formatter("{x:g}")
+    left.legend(frameon=False, fontsize=8)
+    figure.savefig(file)

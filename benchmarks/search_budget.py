@@ -1,0 +1,212 @@
+"""Does a gradient help a search? Final loss against what a step may cost, for every proposer.
+
+40 problems, 8 steps, 2 beams. A budget is the total cost of a step for each open text, in forward
+equivalents of the secondary, gradient included. Every arm runs all 8 steps and collects finished
+texts on the way. Work is journalled by (arm, budget, problem), so it may be stopped at any time and
+goes on where it was; exact scores are shared through the disk.
+
+    python benchmarks/search_budget.py --data DATA --run FOLDER --hours 2
+    python benchmarks/search_budget.py --run FOLDER --report docs/search-budget.md
+
+Results: docs/search-budget.md. Read next: `budget_problems.py`.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from budget_arms import ARMS, EVERYTHING
+from budget_meter import Meter, metered, rate
+from budget_problems import Item, all_items, objective, pilot_items, problem
+from journal import Journal
+from torch import Tensor
+
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.search.autodan import AutoDAN, AutoDANState
+from fuseprompt.search.proposers import ProposalSetting
+from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.text.retokenize import PaddedIds
+
+STEPS, BEAMS = 8, 2
+#: A text is never given up, so that every arm takes all steps.
+_NEVER = -1e9
+#: Texts of a secondary that go through it at once when its rate is measured.
+_ROWS = 32
+#: Arms and budgets in the order in which they are run; a part of each is useful.
+PHASES: Sequence[tuple[int, Sequence[str]]] = (
+    (64, tuple(ARMS)),
+    (512, ("LM top-k",)),
+    (16, tuple(ARMS)),
+    (256, tuple(ARMS)),
+)
+NUM_EVERYTHING = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """One search.
+
+    Attributes:
+        arm: Name of the arm.
+        budget: Forward equivalents for each open text and step.
+        item: The problem.
+    """
+
+    arm: str
+    budget: int
+    item: Item
+
+    @property
+    def key(self) -> str:
+        """Name in the journal."""
+        return f"{self.arm}|{self.budget}|{self.item.name}"
+
+
+def main() -> None:
+    """Read the command line, search, or report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="folder of journal and scores")
+    parser.add_argument("--data", type=Path, help="folder of training/fetch_data.py")
+    parser.add_argument("--hours", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--arms", nargs="+", default=[*ARMS, "everything"], help="only these")
+    parser.add_argument("--budgets", nargs="+", type=int, default=[16, 64, 256, 512])
+    parser.add_argument("--first", type=int, default=40, help="problems from the top of the list")
+    parser.add_argument("--pilot", action="store_true", help="tuning pictures in place of problems")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--report", type=Path, help="write page and plot of a journal")
+    args = parser.parse_args()
+    journal = Journal(args.run / "journal.jsonl")
+    if args.report is not None:
+        from budget_report import write
+
+        write(journal, args.report)
+        return
+    if args.data is None:
+        parser.error("--data is needed to search")
+    torch.set_num_threads(args.threads)
+    until = time.monotonic() + args.hours * 3600
+    items = pilot_items() if args.pilot else all_items(args.data, read_captions())
+    for work in plan(items[: args.first]):
+        if work.key in journal or work.arm not in args.arms:
+            continue
+        if work.arm != "everything" and work.budget not in args.budgets:
+            continue
+        if time.monotonic() > until:
+            break
+        row = run(work, args.data, args.run)
+        journal.append(work.key, row)
+        print(work.key, row["loss"], row["seconds"][-1], file=sys.stderr, flush=True)
+
+
+def read_captions() -> list[str]:
+    """Return the captions that come with the package."""
+    from fuseprompt.evaluation.contexts import captions
+
+    return [caption for caption, _ in captions()]
+
+
+def plan(items: Sequence[Item]) -> Iterator[Work]:
+    """Yield all work, all arms of a problem together, so that differences are paired early."""
+    for budget, arms in PHASES:
+        for item in items:
+            for arm in arms:
+                yield Work(arm, budget, item)
+    for item in items[:NUM_EVERYTHING]:
+        yield Work("everything", EVERYTHING, item)
+
+
+def run(work: Work, data: Path, folder: Path) -> dict[str, Any]:
+    """Search one problem with one arm and return its row."""
+    if work.arm == "everything":
+        proposer, beams = ARMS["LM top-k"](EVERYTHING), 1
+    else:
+        proposer, beams = ARMS[work.arm](work.budget), BEAMS
+    kind = work.item.kind
+    bound = objective(kind).bind([problem(work.item, data)])
+    per_token = charged(bound, folder / "rates.json")
+    facts = {"arm": work.arm, "budget": work.budget, "problem": work.item.name, "kind": kind}
+    return facts | search(
+        bound, proposer, beams=beams, seconds_per_token=per_token, scores=folder / "scores"
+    )
+
+
+def charged(bound: BoundObjective, file: Path) -> float:
+    """Set the seconds charged for a token of the writer, and return those of the secondary."""
+    primary: Any = bound.objective.primary
+    primary.seconds_per_token = rate(file, primary.name, primary.model.next_log_probs, rows=BEAMS)
+    model = bound.terms[0].term.model
+
+    def forward(ids: Tensor) -> Tensor:
+        return model.outputs(PaddedIds(ids, torch.full((len(ids),), ids.shape[1])))
+
+    return rate(file, f"{model.name}, {_ROWS} texts", forward, rows=_ROWS)
+
+
+def search(
+    bound: BoundObjective,
+    proposer: ProposalSetting,
+    *,
+    beams: int = BEAMS,
+    steps: int = STEPS,
+    seconds_per_token: float = 0.0,
+    scores: Path | None = None,
+) -> dict[str, Any]:
+    """Search one problem and say, after each step, how good the best text is and what it cost.
+
+    Args:
+        bound: Objective with the targets of one problem.
+        proposer: Who proposes.
+        beams: Open texts.
+        steps: Tokens appended.
+        seconds_per_token: Seconds charged for a token of a text that is scored.
+        scores: Folder of exact scores; None keeps none.
+
+    Returns:
+        Lists by step: text, loss without the end, fluency, term, cost and seconds so far; and the
+        text that the search returns with its exact losses.
+    """
+    meter = Meter(seconds_per_token)
+    method = AutoDAN(steps=steps, proposer=proposer, strategy=BeamSearch(beams), ending_nats=_NEVER)
+    state = method.init(metered(bound, meter, scores))
+    start_cost, meter.cost, started = meter.cost, 0.0, meter.seconds
+    row: dict[str, list[Any]] = {
+        name: [] for name in ("texts", "open", "fluency", "term", "cost", "seconds")
+    }
+    while not method.is_done(state):
+        state = method.step(state)
+        if state.num_steps == len(row["texts"]) or not len(state.beams):
+            continue
+        for name, value in _best(bound, state).items():
+            row[name].append(value)
+        row["cost"].append(meter.cost)
+        row["seconds"].append(round(meter.seconds - started, 4))
+    found = method.finish(state)[0]
+    exact = bound.evaluate(found.texts[:1], [0])[0]
+    return row | {
+        "text": found.texts[0],
+        "loss": round(exact.loss, 6),
+        "terms": {name: round(value, 6) for name, value in exact.terms.items()},
+        "finished": found.finished,
+        "scored": meter.scored,
+        "start_cost": start_cost,
+    }
+
+
+def _best(bound: BoundObjective, state: AutoDANState) -> dict[str, Any]:
+    """Return text, loss without the end, and its parts, of the best open text."""
+    beams = state.beams
+    best = int(beams.losses.argmin())
+    fluency = float(beams.nll_sum[best] / beams.num_chosen[best])
+    loss = float(beams.losses[best])
+    term = (loss - bound.objective.fluency.weight * fluency) / bound.terms[0].weight
+    values = {"open": loss, "fluency": fluency, "term": term}
+    return {"texts": beams.texts[best], **{k: round(v, 6) for k, v in values.items()}}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The search budget: what is counted, what is kept on disk, what the report says."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import BoundObjective, Objective, Problem
+from fuseprompt.objective.terms import ImageText
+from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
+from fuseprompt.transfer.linearise import CommonWords
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from tests.tiny import clip, gpt2
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scripts find each other, as they do when one of them is run."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+
+
+def bound(writer: Any = None) -> BoundObjective:
+    terms = [Fluency(gpt2() if writer is None else writer), ImageText(clip(), weight=5.0)]
+    image = Image.new("RGB", (32, 32), "red")
+    return Objective(terms).bind([Problem("red", {"image": image}, "An image of")])
+
+
+def direct(points: int, width: int) -> TransferProposer:
+    return TransferProposer(RetokenizedTransfer(CommonWords(points)), search_width=width)
+
+
+def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def test_scores_on_disk_change_nothing(tmp_path) -> None:
+    from search_budget import search
+
+    proposer = direct(2, 8)
+    alone = search(bound(), proposer, steps=3)
+    first = search(bound(), proposer, steps=3, scores=tmp_path)
+    assert list(tmp_path.glob("*.scores"))
+    again = search(bound(), proposer, steps=3, scores=tmp_path)
+    assert without_seconds(alone) == without_seconds(first) == without_seconds(again)
+
+
+def test_a_score_on_disk_is_used(tmp_path) -> None:
+    from budget_meter import KnownScores
+    from search_budget import search
+
+    search(bound(), LanguageModelProposer(4), steps=1, scores=tmp_path)
+    (file,) = tmp_path.glob("*.scores")
+    known = KnownScores(file)
+    known.add(dict.fromkeys(known._scores, 7.0))
+    changed = search(bound(), LanguageModelProposer(4), steps=1, scores=tmp_path)
+    assert changed["term"] == pytest.approx([7.0])
+
+
+def test_other_targets_have_scores_of_their_own(tmp_path) -> None:
+    from budget_meter import Meter, metered
+
+    terms = [Fluency(gpt2()), ImageText(clip())]
+    names = set()
+    for colour in ("red", "blue", "red"):
+        problem = Problem(colour, {"image": Image.new("RGB", (32, 32), colour)}, "An image of")
+        one = metered(Objective(terms).bind([problem]), Meter(0.0), tmp_path)
+        names.add(one.terms[0].known._path.name)  # type: ignore[attr-defined]
+    assert len(names) == 2
+
+
+def test_a_record_cut_off_is_taken_away(tmp_path) -> None:
+    from budget_meter import KnownScores
+
+    file = tmp_path / "a.scores"
+    KnownScores(file).add({b"a" * 16: 1.0, b"b" * 16: 2.0})
+    file.write_bytes(file.read_bytes()[:-3])
+    known = KnownScores(file)
+    assert (len(known), known[b"a" * 16], b"b" * 16 in known) == (1, 1.0, False)
+    known.add({b"c" * 16: 3.0})
+    assert KnownScores(file)[b"c" * 16] == 3.0
+
+
+def test_cost_is_three_for_a_gradient_and_one_for_a_score() -> None:
+    from search_budget import search
+
+    plain = search(bound(), LanguageModelProposer(8), steps=1)
+    assert plain["cost"] == [plain["scored"]]
+    assert 0 < plain["scored"] <= 8
+    with_gradient = search(bound(), direct(2, 8), steps=1)
+    gradient = with_gradient["cost"][0] - with_gradient["scored"]
+    assert gradient % (3 * 2) == 0
+    assert gradient > 0
+
+
+def test_a_text_asked_for_twice_is_paid_once() -> None:
+    from budget_meter import Meter
+
+    meter = Meter(0.5)
+    meter.count_scores([b"x", b"y", b"x"], [4, 2, 4])
+    meter.count_scores([b"y"], [2])
+    with meter.paused():
+        meter.count_scores([b"z"], [2])
+        meter.count_rows(9, with_gradient=True)
+    assert (meter.cost, meter.scored, meter._charged) == (2.0, 2, 3.0)
+
+
+def test_a_writer_with_memory_writes_the_same() -> None:
+    from budget_meter import RememberingLM
+    from search_budget import search
+
+    writer = RememberingLM(gpt2())
+    proposer = LanguageModelProposer(8)
+    plain = search(bound(), proposer, steps=3)
+    for _ in range(2):
+        assert without_seconds(search(bound(writer), proposer, steps=3)) == without_seconds(plain)
+
+
+def test_what_is_remembered_is_charged_again() -> None:
+    from budget_meter import RememberingLM
+    from search_budget import search
+
+    writer = RememberingLM(gpt2())
+    writer.seconds_per_token = 1000.0
+    taken = [
+        search(bound(writer), LanguageModelProposer(4), steps=2)["seconds"][-1] for _ in range(2)
+    ]
+    assert min(taken) > 1000
+    assert taken[0] == pytest.approx(taken[1], abs=60)
+
+
+def test_every_arm_stays_within_its_budget() -> None:
+    from budget_arms import ARMS, most_points
+    from search_budget import search
+
+    assert [most_points(b, 16) for b in (16, 64, 256)] == [4, 16, 16]
+    for name in ("LM top-k", "direct", "direct-4", "random/0"):
+        row = search(bound(), ARMS[name](16), steps=2)
+        assert row["cost"][0] <= 16
+        assert row["cost"][-1] <= 16 * 3
+
+
+def test_words_only_predicts_the_mean_for_continuations() -> None:
+    from budget_arms import WordsOnly
+
+    from fuseprompt.transfer.base import Slots
+
+    one = bound().terms[0]
+    scorer = WordsOnly(RetokenizedTransfer(CommonWords(2))).bind(gpt2(), one.table, one)
+    slots = Slots.append(("An image of a", "An image of the"), torch.tensor([0, 0]))
+    words = torch.nonzero(one.table.starts_word).flatten()
+    predicted = scorer.new_words(slots, words)
+    spent = scorer.cost
+    lengthened = scorer.continuations(slots, torch.zeros(2, 3, dtype=torch.long))
+    torch.testing.assert_close(lengthened, predicted.mean(1)[:, None].expand(2, 3))
+    assert scorer.cost == spent == 2 * 2 * 3
+
+
+def journal_rows() -> list[dict[str, Any]]:
+    """Two problems; LM top-k halves its loss from 16 to 512, the others lie between."""
+    losses = {("LM top-k", 16): 4.0, ("LM top-k", 64): 3.0, ("LM top-k", 512): 1.0}
+    losses |= {("table", 64): 2.0, ("random/0", 64): 4.5, ("random/1", 64): 5.5}
+    return [
+        {
+            "key": f"{arm}|{budget}|{problem}",
+            "arm": arm,
+            "budget": budget,
+            "problem": problem,
+            "kind": "image",
+            "loss": loss + extra,
+            "terms": {"fluency": 1.0, "image": 0.5},
+            "open": [loss] * 8,
+            "cost": [budget * 2.0 * step - budget for step in range(1, 9)],
+            "seconds": [9.0, *(9.0 + step for step in range(1, 8))],
+        }
+        for (arm, budget), loss in losses.items()
+        for problem, extra in (("a", 0.0), ("b", 1.0))
+    ]
+
+
+def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
+    from budget_report import differences, equal_budget, read
+    from journal import Journal
+
+    file = tmp_path / "journal.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
+    results = read(Journal(file))
+    assert results["random", 64]["a"].loss == 5.0
+    loss = lambda outcome: outcome.loss  # noqa: E731
+    assert differences(results, ("table", 64), ("LM top-k", 64), loss) == [-1.0, -1.0]
+    one = results["table", 64]["a"]
+    assert (one.cost, one.seconds) == (64.0, 8.0)  # The first step counts as an average one.
+    needed = equal_budget(results, ("table", 64))
+    assert needed is not None
+    assert needed[0] == pytest.approx((64 * 512) ** 0.5)
+
+
+def test_crossing_beyond_the_curve() -> None:
+    from budget_report import crossing
+
+    assert crossing([16, 64], [4.0, 3.0], 2.0) == float("inf")
+    assert crossing([16, 64], [4.0, 3.0], 4.5) == 0.0
+    assert crossing([16, 64], [4.0, 3.0], 3.5) == pytest.approx(32.0)
+
+
+def test_the_page_keeps_what_stands_around_the_tables(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    from budget_report import BEGIN, END, write
+    from journal import Journal
+
+    file, page = tmp_path / "journal.jsonl", tmp_path / "page.md"
+    file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
+    page.write_text(f"# Above\n\n{BEGIN}\nold\n{END}\n\nBelow.\n")
+    write(Journal(file), page)
+    text = page.read_text()
+    assert text.startswith("# Above\n")
+    assert text.endswith("Below.\n")
+    assert "old" not in text
+    assert "| 64 | table | 2 | 2.50 |" in text
+    assert page.with_suffix(".png").stat().st_size > 10_000
