@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
-from fuseprompt.search.proposers import LanguageModelProposer, ProposalSetting, TransferProposer
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.search.batch import Candidates
+from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.proposers import (
+    LanguageModelProposer,
+    ProposalSetting,
+    Proposer,
+    Step,
+    TransferProposer,
+)
 from fuseprompt.search.turn_taking import TurnTaking
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import GRADIENT_COST, Slots, TokenScorer, Transfer
@@ -31,6 +40,8 @@ from fuseprompt.transfer.word_table import WordTable
 _FEWEST = 4
 #: Wide enough for every token that survives the round trip.
 EVERYTHING = 1_000_000
+
+LM = "LM top-k"
 
 Arm = Callable[[int], ProposalSetting]
 
@@ -122,9 +133,35 @@ def _both(points: int) -> Transfer:
     return SumTransfer(first=_direct(points))
 
 
-def _turns(budget: int) -> ProposalSetting:
-    points = most_points(budget, 16)
-    return TurnTaking(budget - int(GRADIENT_COST) * points, CommonWords(points))
+@dataclass(frozen=True)
+class PaidTurns:
+    """Turn taking where every turn costs the same: only the secondary's own pays a gradient.
+
+    Attributes:
+        budget: Forward equivalents for each open text and step.
+    """
+
+    budget: int
+
+    def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
+        """Return the proposer of one search."""
+        points = most_points(self.budget, 16)
+        theirs = TurnTaking(self.budget - int(GRADIENT_COST) * points, CommonWords(points))
+        own = LanguageModelProposer(self.budget)
+        return _PaidTurns(own.start(bound, classes), theirs.start(bound, classes))
+
+
+@dataclass(frozen=True)
+class _PaidTurns:
+    own: Proposer
+    turns: Proposer
+
+    def propose(self, step: Step) -> Candidates:
+        # One term, so every other turn is the language model's.
+        return (self.turns if step.number % 2 else self.own).propose(step)
+
+    def observe(self, step: Step, candidates: Candidates, losses: Mapping[str, Tensor]) -> None:
+        """Learn nothing."""
 
 
 def _random(seed: int) -> Arm:
@@ -133,15 +170,18 @@ def _random(seed: int) -> Arm:
 
 #: Every arm; the random one has three seeds, the others are deterministic.
 ARMS: Mapping[str, Arm] = {
-    "LM top-k": lambda budget: LanguageModelProposer(budget),
+    LM: lambda budget: LanguageModelProposer(budget),
     "table": lambda budget: TransferProposer(WordsOnly(WordTable()), search_width=budget),
     "direct": lambda budget: with_gradient(_direct, budget, wanted=16),
     "direct-4": lambda budget: with_gradient(_direct, budget, wanted=4),
     "direct-4 + table": lambda budget: with_gradient(_both, budget, wanted=4),
     "direct + table": lambda budget: with_gradient(_both, budget, wanted=16),
     "paper's map": lambda budget: with_gradient(FittedMaps, budget, wanted=16),
-    "turn taking": _turns,
+    "turn taking": PaidTurns,
     "random/0": _random(0),
     "random/1": _random(1),
     "random/2": _random(2),
 }
+
+#: Arms that are run first.
+MAIN_ARMS = tuple(name for name in ARMS if not name.startswith("direct-4"))

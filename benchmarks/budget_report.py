@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from budget_arms import EVERYTHING
+from budget_arms import EVERYTHING, LM
 from journal import Journal
 
-LM, TABLE = "LM top-k", "table"
+TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
 _DRAWS = 5_000
 #: Decision of the page: arms that are drawn, with their colours.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from budget_arms import ARMS, EVERYTHING
+from budget_arms import ARMS, EVERYTHING, LM, MAIN_ARMS
 from budget_meter import Meter, metered, rate
 from budget_problems import Item, all_items, objective, pilot_items, problem
 from journal import Journal
@@ -37,13 +37,14 @@ STEPS, BEAMS = 8, 2
 _NEVER = -1e9
 #: Texts of a secondary that go through it at once when its rate is measured.
 _ROWS = 32
-#: Arms and budgets in the order in which they are run; a part of each is useful.
-PHASES: Sequence[tuple[int, Sequence[str]]] = (
-    (64, tuple(ARMS)),
-    (512, ("LM top-k",)),
-    (16, tuple(ARMS)),
-    (256, tuple(ARMS)),
+#: What is run for five problems at a time, then for the next five; one sweep after the other, so
+#: that a part of each is useful.
+SWEEPS: Sequence[Sequence[tuple[int, Sequence[str]]]] = (
+    ((64, MAIN_ARMS), (512, (LM,)), (16, (LM,)), (256, (LM,))),
+    ((16, MAIN_ARMS), (256, MAIN_ARMS)),
+    ((64, tuple(ARMS)), (16, tuple(ARMS)), (256, tuple(ARMS))),
 )
+_BLOCK = 5
 NUM_EVERYTHING = 5
 
 
@@ -112,10 +113,12 @@ def read_captions() -> list[str]:
 
 def plan(items: Sequence[Item]) -> Iterator[Work]:
     """Yield all work, all arms of a problem together, so that differences are paired early."""
-    for budget, arms in PHASES:
-        for item in items:
-            for arm in arms:
-                yield Work(arm, budget, item)
+    for sweep in SWEEPS:
+        for start in range(0, len(items), _BLOCK):
+            for budget, arms in sweep:
+                for item in items[start : start + _BLOCK]:
+                    for arm in arms:
+                        yield Work(arm, budget, item)
     for item in items[:NUM_EVERYTHING]:
         yield Work("everything", EVERYTHING, item)
 
@@ -123,7 +126,7 @@ def plan(items: Sequence[Item]) -> Iterator[Work]:
 def run(work: Work, data: Path, folder: Path) -> dict[str, Any]:
     """Search one problem with one arm and return its row."""
     if work.arm == "everything":
-        proposer, beams = ARMS["LM top-k"](EVERYTHING), 1
+        proposer, beams = ARMS[LM](EVERYTHING), 1
     else:
         proposer, beams = ARMS[work.arm](work.budget), BEAMS
     kind = work.item.kind
