@@ -74,6 +74,17 @@ def test_words_above_the_widest_slot_are_taken_for_their_mean() -> None:
     )
 
 
+def test_words_above_the_widest_slot_share_one_linearisation() -> None:
+    term = bound_term()
+    words = torch.nonzero(term.table.pieces.lengths > 0).flatten()
+    assert len(torch.unique(term.table.pieces.lengths[words])) > 1
+    narrow = PositionwiseTransfer(POINTS, max_pieces=1).bind(gpt2(), term.table, term)
+    direct = RetokenizedTransfer(POINTS).bind(gpt2(), term.table, term)
+    narrow.new_words(SLOTS, words)
+    direct.new_words(SLOTS, words)
+    assert narrow.cost == direct.cost > 0
+
+
 def test_continuations_of_a_slot_do_not_depend_on_the_other_slots() -> None:
     term = bound_term()
     continued = [i for i, t in enumerate(gpt2().tokenizer.token_texts) if t.isalpha()][:4]

@@ -23,6 +23,7 @@ from fuseprompt.transfer.base import (
     Slots,
     TokenScorer,
     continued_pieces,
+    mean_pieces,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
@@ -111,10 +112,14 @@ class _PositionwiseScorer:
     ) -> list[tuple[int, Int[Tensor, " w"], Float[Tensor, "w md"]]]:
         """Return slot width, rows and their embeddings side by side for each number of pieces."""
         groups = []
-        for count in torch.unique(pieces.lengths).tolist():
-            rows = torch.nonzero(pieces.lengths == count).flatten()
-            embeds = self.loss.vocabulary[pieces.ids[rows, :count]].float()
-            if not 1 <= count <= self.setting.max_pieces:
-                embeds = embeds.sum(1, keepdim=True) / max(count, 1)
-            groups.append((embeds.shape[1], rows, embeds.flatten(1)))
+        # What does not fit a slot of its own stands in a slot of one, as the mean of its pieces.
+        own = (pieces.lengths >= 1) & (pieces.lengths <= self.setting.max_pieces)
+        widths = torch.where(own, pieces.lengths, torch.ones_like(pieces.lengths))
+        for width in torch.unique(widths).tolist():
+            rows = torch.nonzero(widths == width).flatten()
+            if width == 1:
+                embeds = mean_pieces(self.loss.vocabulary, pieces[rows])
+            else:
+                embeds = self.loss.vocabulary[pieces.ids[rows, :width]].float().flatten(1)
+            groups.append((width, rows, embeds))
         return groups
