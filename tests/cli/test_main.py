@@ -11,7 +11,14 @@ import fuseprompt
 from fuseprompt.cli import bench, fit, prepare
 from fuseprompt.cli.main import main
 
-COMMANDS = (("caption",), ("prepare",), ("doctor",), ("fit",), ("bench", "fit"))
+COMMANDS = (
+    ("caption",),
+    ("prepare",),
+    ("doctor",),
+    ("fit",),
+    ("fidelity",),
+    ("bench", "fit"),
+)
 
 
 @pytest.mark.parametrize("command", [(), *COMMANDS])

@@ -58,6 +58,10 @@ def _run(args: Any) -> int:
             return doctor(quiet=options.quiet, json=options.json)
         case "fit":
             return _run_fit(options)
+        case "explain":
+            return _run_explain(options)
+        case "fidelity":
+            return _run_fidelity(options)
         case _:
             from fuseprompt.cli.bench import bench_fit
 
@@ -86,6 +90,41 @@ def _run_fit(options: Any) -> int:
         rank=options.rank,
         seed=options.seed,
         local_only=options.local_only,
+        quiet=options.quiet,
+        json=options.json,
+    )
+
+
+def _run_fidelity(options: Any) -> int:
+    from fuseprompt.cli.fidelity import fidelity
+
+    return fidelity(
+        pairs=options.pairs,
+        edits=options.edits,
+        contexts=options.contexts,
+        hours=options.hours,
+        transfers=options.transfers,
+        folder=None if options.folder is None else Path(options.folder),
+        plot=None if options.plot is None else Path(options.plot),
+        breakdown=options.breakdown,
+        quiet=options.quiet,
+        json=options.json,
+    )
+
+
+def _run_explain(options: Any) -> int:
+    from fuseprompt.cli.explain import explain
+
+    return explain(
+        options.image,
+        out=Path(options.out),
+        text=options.text,
+        step=options.step,
+        transfers=options.transfer,
+        models=options.models,
+        prefix=options.prefix,
+        search_width=options.search_width,
+        num_likeliest=options.likeliest,
         quiet=options.quiet,
         json=options.json,
     )

@@ -35,6 +35,8 @@ def make_parser() -> ArgumentParser:
         ("prepare", _prepare_parser(), "make the offline models on this machine, once"),
         ("doctor", _doctor_parser(), "say what is installed, what is missing and what mends it"),
         ("fit", _fit_parser(), "fit the maps between two models' embeddings"),
+        ("explain", _explain_parser(), "show what each transfer proposes at one step, as a page"),
+        ("fidelity", _fidelity_parser(), "judge what proposes tokens by their exact losses"),
     ):
         commands.add_subcommand(name, sub, help=about)
     about = "measure this package beside the published procedure"
@@ -130,6 +132,45 @@ def _fit_parser() -> ArgumentParser:
     add("--rank", type=PositiveInt | None, default=None, help="tubal rank of the maps")
     add("--seed", type=int, default=0, help="which words are taken and which held out")
     add("--local-only", action="store_true", help="do not download models")
+    return parser
+
+
+def _fidelity_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt fidelity [OPTIONS]",
+        "Judge how well each transfer orders tokens; exact losses are computed once and kept.",
+    )
+    add = parser.add_argument
+    add(
+        "--pairs",
+        default="offline:sentence,offline:image-text",
+        help="secondaries, with commas; also offline:sentiment, offline:sentence-bpe",
+    )
+    add("--edits", default="append", help="append, replace, or both with a comma")
+    add("--contexts", type=PositiveInt, default=4, help="contexts for each secondary and edit")
+    add("--hours", type=PositiveFloat | None, default=None, help="compute no more after so long")
+    add("--transfers", default=None, metavar="NAMES", help="judge only these, with commas")
+    add("--folder", default=None, metavar="FOLDER", help="where exact losses are kept")
+    add("--plot", default=None, metavar="FILE.png", help="draw recall against evaluations")
+    add("--breakdown", action="store_true", help="tables by words of context and by pieces, too")
+    return parser
+
+
+def _explain_parser() -> ArgumentParser:
+    parser = _parser(
+        "fuseprompt explain IMAGE --out FILE.html [OPTIONS]",
+        "Show one step of a photo's caption: what each transfer proposes, and what is true.",
+    )
+    add = parser.add_argument
+    add("image", metavar="IMAGE", help="the photo")
+    add("--out", required=True, metavar="FILE.html", help="the page to write")
+    add("--step", type=PositiveInt | None, default=None, help="step of the search (default: 2)")
+    add("--text", default=None, metavar="TEXT", help="look at this open text instead of a step")
+    add("--transfer", action="append", metavar="NAME", help="compare only these; may repeat")
+    add("--prefix", default="An image of", help="text that every caption begins with")
+    add("--search-width", type=PositiveInt, default=64, help="proposals of each transfer")
+    add("--likeliest", type=PositiveInt, default=2000, help="likeliest tokens that are judged too")
+    add("--models", default="offline", help="offline, paper, or a YAML file, as for caption")
     return parser
 
 

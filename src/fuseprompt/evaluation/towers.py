@@ -50,14 +50,22 @@ class Cell:
 
 @final
 class Models:
-    """The offline models, each loaded when it is first needed."""
+    """The offline models, each loaded when it is first needed.
 
-    def __init__(self) -> None:
-        self._towers: dict[str, Tower] = {}
+    Args:
+        primary: A language model to use instead.
+        towers: Towers to use instead of the offline ones of the same name.
+    """
+
+    def __init__(self, primary: Primary | None = None, towers: Sequence[Tower] = ()) -> None:
+        self._primary = primary
+        self._towers = {tower.name: tower for tower in towers}
 
     @cached_property
     def primary(self) -> Primary:
         """The language model."""
+        if self._primary is not None:
+            return self._primary
         from fuseprompt.models.causal_lm import CausalLM
         from fuseprompt.models.hub import load
         from fuseprompt.models.offline import recipe_digest

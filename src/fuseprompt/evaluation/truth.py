@@ -157,7 +157,9 @@ def compute(
     outputs = _outputs(tower, ids)
     seconds = time.perf_counter() - start
     losses = {
-        name: torch.stack([term.compare(outputs, target[None]) for target in targets[name]])
+        name: torch.stack(
+            [term.compare(outputs, t.expand(len(outputs), -1)) for t in targets[name]]
+        )
         for name, term in tower.terms.items()
     }
     return Truth(
