@@ -1,0 +1,256 @@
+"""A judged step as one HTML page: photo, best tokens, and a card for each transfer.
+
+The page stands alone: style, photo and plots are in it, it runs no script and asks no network, and
+it follows the reader's light or dark setting. It computes nothing. Read next:
+`fuseprompt.cli.explain`.
+"""
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from typing import Final
+
+from PIL import Image
+
+from fuseprompt.evaluation.explain import RANKS, Explanation, View
+
+#: Pixels of the photo's longer side on the page.
+_PHOTO: Final = 360
+
+#: Proposals of a transfer that are shown at once; the others can be unfolded.
+_SHOWN: Final = 12
+
+_ABOUT: Final = {
+    "none": (
+        "Language model alone",
+        "No transfer: the likeliest tokens, the photo unseen. What it predicts is fluency alone.",
+    ),
+    "random": ("Random", "Noise in place of information."),
+    "context-free": (
+        "Word table",
+        "Each word judged once, alone, against the photo; no gradient, no context.",
+    ),
+    "direct": (
+        "Direct gradient",
+        "The gradient of the image loss, taken with common words in the gap, read off at the "
+        "embedding of each token's pieces.",
+    ),
+    "tproduct": (
+        "The paper's map",
+        "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
+    ),
+    "best": ("Gradient and table", "The sum of both, the default of captions."),
+}
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 340, 250, 44, 34, 10, 10
+
+
+def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
+    """Return the page.
+
+    Args:
+        found: The judged step.
+        photo: The photo.
+        name: What to call the photo.
+
+    Returns:
+        An HTML document.
+    """
+    style = resources.files("fuseprompt").joinpath("data", "explain.css").read_text("utf-8")
+    cards = "\n".join(_card(found, view) for view in found.views)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(name)}: what comes after “{escape(found.text)}”</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<img src="{_data_url(photo)}" alt="{escape(name)}">
+<div>
+<p class="kicker">One step of a caption search</p>
+<h1>{escape(found.text)} <span class="gap">?</span></h1>
+<p>{escape(name)}. Which token should come next? {len(found.tokens):,} tokens were judged exactly:
+the {found.num_likeliest:,} that the language model finds likeliest and everything that a transfer
+below proposes. The loss is {found.fluency_weight:g} &times; fluency (nats per token) +
+{found.weight:g} &times; image (1 &minus; cosine); lower is better. The text
+so far has an image loss of {found.image:.3f}.</p>
+</div>
+</header>
+<main>
+<section>
+<h2>The {len(found.best)} best tokens, and who finds them</h2>
+<p>Numbers under a transfer are the place of the token on its list. Filled: among its
+{_widths(found)} proposals, so the search would see it. Hollow: missed.</p>
+{_best_table(found)}
+</section>
+<section>
+<h2>What each transfer proposes</h2>
+<div class="cards">
+{cards}
+</div>
+</section>
+</main>
+<footer><p>Rank correlation (Spearman) is between predicted and exact image loss, over the new words
+among the language model's {found.num_likeliest:,} likeliest tokens. Cost is what the predictions
+for new words took, in forward passes of the image-text model; loss with gradient at one point
+counts 3.</p>
+</footer>
+</body>
+</html>
+"""
+
+
+def show_token(text: str) -> str:
+    """Return a token as people read it: a new word plain, a continuation after an ellipsis."""
+    return text[1:] if text.startswith(" ") and text.strip() else f"…{text}"
+
+
+def _widths(found: Explanation) -> str:
+    counts = sorted({len(view.proposals) for view in found.views})
+    return " or ".join(str(count) for count in counts)
+
+
+def _title(view: View) -> tuple[str, str]:
+    return _ABOUT.get(view.name, (view.name, ""))
+
+
+def _best_table(found: Explanation) -> str:
+    heads = "".join(f"<th>{escape(_title(view)[0])}</th>" for view in found.views)
+    rows = []
+    for place, index in enumerate(found.best):
+        token = found.tokens[index]
+        cells = "".join(_rank_cell(view, view.ranks[place]) for view in found.views)
+        rows.append(
+            f"<tr><th scope=row>{escape(show_token(token.text))}</th><td>{token.total:.2f}</td>"
+            f"<td>{token.image:.3f}</td><td>{token.nll:.1f}</td>{cells}</tr>"
+        )
+    counts = "".join(f"<td>{view.found} of {len(found.best)}</td>" for view in found.views)
+    return (
+        '<div class="scroll"><table class="best"><thead><tr><th>token</th><th>loss</th>'
+        f"<th>image</th><th>nats</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        f"<tfoot><tr><th colspan=4>found</th>{counts}</tr></tfoot></table></div>"
+    )
+
+
+def _rank_cell(view: View, rank: int | None) -> str:
+    if rank is None:
+        return f'<td><span class="miss">&gt; {RANKS:,}</span></td>'
+    kind = "hit" if rank <= len(view.proposals) else "miss"
+    return f'<td><span class="{kind}">{rank:,}</span></td>'
+
+
+def _card(found: Explanation, view: View) -> str:
+    title, about = _title(view)
+    missed = [
+        escape(show_token(found.tokens[index].text))
+        for index, rank in zip(found.best, view.ranks, strict=True)
+        if rank is None or rank > len(view.proposals)
+    ]
+    chips = "".join(f"<li>{word}</li>" for word in missed)
+    list_ = f'<ul class="chips">{chips}</ul>' if missed else "<p>Nothing of the best is missed.</p>"
+    constant = len(set(view.images.values())) < 2
+    plot = (
+        '<p class="empty">It predicts nothing about the photo.</p>'
+        if constant
+        else _scatter(found, view)
+    )
+    rho = "none" if constant else f"{view.rho:.2f}"
+    return f"""<article>
+<h3>{escape(title)}</h3>
+<p class="about">{escape(about)}</p>
+<dl><div><dt>found</dt><dd>{view.found} of {len(found.best)}</dd></div>
+<div><dt>rank correlation</dt><dd>{rho}</dd></div>
+<div><dt>cost</dt><dd>{view.cost:g}</dd></div></dl>
+{plot}
+<h4>Missed</h4>
+{list_}
+<h4>Proposed</h4>
+{_proposals(found, view)}
+</article>"""
+
+
+def _proposals(found: Explanation, view: View) -> str:
+    best = set(found.best)
+    rows = []
+    for index, predicted in zip(view.proposals, view.totals, strict=True):
+        token = found.tokens[index]
+        kind = ' class="top"' if index in best else ""
+        rows.append(
+            f"<tr{kind}><th scope=row>{escape(show_token(token.text))}</th>"
+            f"<td>{predicted:.2f}</td><td>{token.total:.2f}</td>"
+            f"<td>{token.total - predicted:+.2f}</td></tr>"
+        )
+    head = "<thead><tr><th>token</th><th>predicted</th><th>exact</th><th>off by</th></tr></thead>"
+    table = f"<table>{head}<tbody>{''.join(rows[:_SHOWN])}</tbody></table>"
+    if len(rows) > _SHOWN:
+        rest = f"<table>{head}<tbody>{''.join(rows[_SHOWN:])}</tbody></table>"
+        table += f"<details><summary>{len(rows) - _SHOWN} more</summary>{rest}</details>"
+    return table
+
+
+def _scatter(found: Explanation, view: View) -> str:
+    """Return predicted against exact image loss of the judged new words, as inline SVG."""
+    points = [(x, found.tokens[i].image, i) for i, x in view.images.items()]
+    across = _Scale([x for x, _, _ in points], _LEFT, _WIDTH - _RIGHT)
+    up = _Scale([y for _, y, _ in points], _HEIGHT - _BOTTOM, _TOP)
+    best, proposed = set(found.best), set(view.proposals)
+    # One path of dots for all words keeps the page small.
+    dots = {"other": "", "proposed": ""}
+    stars = []
+    for x, y, i in points:
+        px, py = across.at(x), up.at(y)
+        if i in best:
+            kind = "hit" if i in proposed else "miss"
+            label = f"{show_token(found.tokens[i].text)}: predicted {x:.3f}, exact {y:.3f}"
+            stars.append(
+                f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="4.5">'
+                f"<title>{escape(label)}</title></circle>"
+            )
+        else:
+            dots["proposed" if i in proposed else "other"] += f"M{px:.1f} {py:.1f}h0"
+    ticks = "".join(
+        f'<text x="{across.at(v):.1f}" y="{_HEIGHT - _BOTTOM + 14}" class="mid">{v:.2f}</text>'
+        for v in across.ends
+    ) + "".join(
+        f'<text x="{_LEFT - 6}" y="{up.at(v) + 4:.1f}" class="end">{v:.2f}</text>' for v in up.ends
+    )
+    return f"""<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"
+aria-label="Predicted against exact image loss">
+<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>{ticks}
+<path class="other" d="{dots["other"]}"/><path class="proposed" d="{dots["proposed"]}"/>
+{"".join(stars)}
+<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 4}" class="mid">predicted image loss</text>
+<text x="12" y="{(_TOP + _HEIGHT - _BOTTOM) / 2}" class="mid" \
+transform="rotate(-90 12 {(_TOP + _HEIGHT - _BOTTOM) / 2})">exact</text>
+</svg><figcaption><span class="key other"></span> new words
+<span class="key proposed"></span> proposed <span class="key hit"></span> best, found
+<span class="key miss"></span> best, missed</figcaption></figure>"""
+
+
+class _Scale:
+    """A linear scale from values to pixels, a little wider than the values."""
+
+    def __init__(self, values: Sequence[float], start: int, end: int) -> None:
+        self.ends = (min(values), max(values))
+        self._span = self.ends[1] - self.ends[0] or 1.0
+        margin = 0.03 * (end - start)
+        self._start, self._end = start + margin, end - margin
+
+    def at(self, value: float) -> float:
+        """Return the pixel of a value."""
+        share = (value - self.ends[0]) / self._span
+        return self._start + share * (self._end - self._start)
+
+
+def _data_url(photo: Image.Image) -> str:
+    small = photo.convert("RGB")
+    small.thumbnail((_PHOTO * 2, _PHOTO * 2))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
