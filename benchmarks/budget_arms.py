@@ -184,4 +184,4 @@ ARMS: Mapping[str, Arm] = {
 }
 
 #: Arms that are run first.
-MAIN_ARMS = tuple(name for name in ARMS if not name.startswith("direct-4"))
+MAIN_ARMS = tuple(name for name in ARMS if name != "direct-4")
