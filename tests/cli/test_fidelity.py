@@ -6,7 +6,7 @@ import pytest
 
 from fuseprompt.cli.fidelity import fidelity
 from fuseprompt.cli.main import main
-from fuseprompt.evaluation import rankers, towers
+from fuseprompt.evaluation import judged, towers
 from fuseprompt.evaluation.rankers import LanguageModelRanker, TransferRanker
 from fuseprompt.transfer import RandomTransfer
 from tests.evaluation.tiny_truth import tiny_models
@@ -17,7 +17,7 @@ def tiny(monkeypatch):
     """Let the command find tiny models and two rankers."""
     monkeypatch.setattr(towers, "Models", tiny_models)
     chosen = (LanguageModelRanker(), TransferRanker(RandomTransfer(), "random"))
-    monkeypatch.setattr(rankers, "all_rankers", lambda: chosen)
+    monkeypatch.setattr(judged, "all_rankers", lambda: chosen)
 
 
 def test_json_has_nothing_else_on_stdout(tiny, tmp_path, capsys) -> None:

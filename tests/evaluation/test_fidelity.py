@@ -11,6 +11,7 @@ from fuseprompt.evaluation import fidelity_report as report
 from fuseprompt.evaluation import measured as measured_module
 from fuseprompt.evaluation.contexts import Context
 from fuseprompt.evaluation.fidelity import compare, figures, judge, measure, pool, summarise
+from fuseprompt.evaluation.measured import code_digest
 from fuseprompt.evaluation.rankers import (
     LanguageModelRanker,
     Place,
@@ -20,7 +21,7 @@ from fuseprompt.evaluation.rankers import (
 )
 from fuseprompt.evaluation.towers import plan
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer import CommonWords, RetokenizedTransfer
+from fuseprompt.transfer import CommonWords, RetokenizedTransfer, SumTransfer, WordTable
 from tests.evaluation.tiny_truth import tiny_models
 
 CELLS = plan([("sentence", "append"), ("sentiment", "append")], 3)
@@ -170,29 +171,43 @@ def test_a_ranker_does_not_differ_from_itself(measured) -> None:
     )
 
 
-def test_a_second_run_asks_no_ranker(measured) -> None:
-    rows, _, folder = measured
+def test_a_second_run_asks_no_ranker(measured, monkeypatch) -> None:
+    rows, rankers, folder = measured
 
-    class Broken(LanguageModelRanker):
-        def bind(self, primary, table, loss):
-            raise AssertionError("measured before")
+    def fail(*_):
+        raise AssertionError("measured before")
 
-    again = measure(tiny_models(), CELLS, folder, (Broken(),), secondaries=SECONDARIES)
-    assert again == [r for r in rows if r.ranker == "none"]
+    monkeypatch.setattr("fuseprompt.evaluation.fidelity.measure_context", fail)
+    again = measure(tiny_models(), CELLS, folder, rankers[1:], secondaries=SECONDARIES)
+    assert sorted(map(repr, again)) == sorted(repr(r) for r in rows if r.ranker != "oracle")
 
 
-def test_changed_code_is_measured_anew(measured, monkeypatch) -> None:
-    _, _, folder = measured
-    monkeypatch.setattr(measured_module, "code_digest", lambda: "other")
-    calls = []
+def test_changed_code_is_measured_anew_and_other_code_is_not(monkeypatch) -> None:
+    direct = TransferRanker(RetokenizedTransfer(), "direct")
+    table = TransferRanker(WordTable(), "table")
+    before = code_digest(direct), code_digest(table)
+    assert before[0] != before[1]
+    read = measured_module._source
 
-    class Counting(LanguageModelRanker):
-        def bind(self, primary, table, loss):
-            calls.append(1)
-            return self
+    def changed(name):
+        return read(name) + b"#" * (name == "fuseprompt.transfer.retokenized")
 
-    measure(tiny_models(), CELLS[:1], folder, (Counting(),), secondaries=SECONDARIES)
-    assert calls
+    monkeypatch.setattr(measured_module, "_source", changed)
+    assert code_digest(direct) != before[0]
+    assert code_digest(table) == before[1]
+
+
+def test_what_a_transfer_imports_belongs_to_its_code(monkeypatch) -> None:
+    both = TransferRanker(SumTransfer(), "best")
+    before = code_digest(both)
+    for name in ("word_table", "retokenized", "linearise", "combined", "base"):
+        monkeypatch.setattr(
+            measured_module, "_source", lambda n, name=name: n.encode() * (1 + n.endswith(name))
+        )
+        changed = code_digest(both)
+        monkeypatch.setattr(measured_module, "_source", lambda n: n.encode())
+        assert changed != code_digest(both)
+    assert before
 
 
 def test_json_rows_are_those_of_the_contracts(measured) -> None:

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from fuseprompt.evaluation.fidelity import place_of
+from fuseprompt.evaluation.judged import DEFAULT, all_rankers
 from fuseprompt.evaluation.rankers import (
-    DEFAULT,
     LanguageModelRanker,
     Place,
     Question,
     TransferRanker,
-    all_rankers,
 )
 from fuseprompt.evaluation.towers import context_of, plan, targets_of
 from fuseprompt.evaluation.truth import compute

@@ -52,7 +52,7 @@ def fidelity(
     from fuseprompt.evaluation import fidelity_report as report
     from fuseprompt.evaluation.contexts import EDITS, captions
     from fuseprompt.evaluation.fidelity import measure
-    from fuseprompt.evaluation.rankers import all_rankers
+    from fuseprompt.evaluation.judged import all_rankers
     from fuseprompt.evaluation.towers import PAIRS, Models, plan
     from fuseprompt.models.offline import cache_dir
 

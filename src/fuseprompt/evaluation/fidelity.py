@@ -200,12 +200,12 @@ def measure(
             if tower_name != cell.tower:
                 continue
             for ranker in rankers:
-                rows = cache.read(truth, objective, ranker.name)
+                rows = cache.read(truth, objective, ranker)
                 if rows is None:
                     made = measure_context(
                         models.primary, tower, tables[cell.tower], truth, (name, objective), ranker
                     )
-                    cache.write(truth, objective, ranker.name, [asdict(m) for m in made])
+                    cache.write(truth, objective, ranker, [asdict(m) for m in made])
                 else:
                     made = [_from_json(row) for row in rows]
                 found += made

@@ -13,7 +13,8 @@ from typing import Any, Final
 from fuseprompt.errors import FuseError
 from fuseprompt.evaluation.fidelity import BUDGETS, COSTS, Group, Measurement, compare, pool
 from fuseprompt.evaluation.fidelity import summarise as summarise_contexts
-from fuseprompt.evaluation.rankers import DEFAULT, Ranker
+from fuseprompt.evaluation.judged import DEFAULT
+from fuseprompt.evaluation.rankers import Ranker
 from fuseprompt.evaluation.statistics import Estimate
 
 PRIMARY: Final = "offline:lm"
@@ -30,7 +31,7 @@ COLUMNS: Final = (
 )
 
 #: What the others are compared with.
-RIVALS: Final = ("none", "context-free", "direct-16")
+RIVALS: Final = ("none", "context-free", "context-free, 16 continuations", "direct-16")
 
 #: Recall of the best ten within 64 and 512, rho, regret at 16 (contracts, section 6).
 GOALS: Final[Mapping[str, Mapping[str, float]]] = {

@@ -2,8 +2,8 @@
 
 A `Ranker` is a setting; `bind` joins it to the models and the targets of one context, as a
 `Transfer`'s does. It may ask for exact losses on the way; every one counts as an evaluation, in the
-order in which it was asked for. To judge a new transfer, add one line to `all_rankers`. Read next:
-`fuseprompt.evaluation.fidelity`.
+order in which it was asked for. Which ones are judged stands in `fuseprompt.evaluation.judged`, to
+be read next.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,11 @@ from torch import Tensor
 
 from fuseprompt.evaluation.contexts import Context
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
-from fuseprompt.tasks.transfers import FittedTransfer, transfer_named
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer import (
-    CommonWords,
-    PositionwiseTransfer,
-    RandomTransfer,
-    RelinearizedTransfer,
-    RetokenizedTransfer,
     Slots,
     TokenScorer,
     Transfer,
-    UnionTransfer,
-    WordTable,
 )
 
 #: Continuations that a transfer without gradient looks at, the language model's best.
@@ -228,25 +220,3 @@ class _TransferRanking:
                 scores[problems[:, None], lengthening] = found.float().cpu()
             costs.append((between - before, self.scorer.cost - between))
         return _Predicted(scores, *costs[0])
-
-
-#: Name of the transfer that `caption` uses when nothing is said.
-DEFAULT: Final = "best"
-
-
-def all_rankers() -> tuple[Ranker, ...]:
-    """Return everything that is judged; add a line here to judge another."""
-    best = transfer_named(DEFAULT)
-    wide = RetokenizedTransfer(CommonWords(64))
-    return (
-        LanguageModelRanker(),
-        TransferRanker(RandomTransfer(), "random"),
-        TransferRanker(WordTable(), "context-free"),
-        TransferRanker(FittedTransfer(), "tproduct", "common-16", None),
-        TransferRanker(RetokenizedTransfer(), "direct-16", "common-16", None),
-        TransferRanker(wide, "direct-64", "common-64", None),
-        TransferRanker(PositionwiseTransfer(), "positionwise", "common-16 by width", None),
-        TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
-        TransferRanker(best, DEFAULT, "common-16", None),
-        TransferRanker(UnionTransfer(), "union", "common-16", None),
-    )

@@ -1,0 +1,43 @@
+"""Everything that the fidelity benchmark judges; one line for each.
+
+To judge something new, add a line here: a `TransferRanker` for a transfer, a `Ranker` of its own
+for what asks for exact losses in rounds. What was measured before stays measured, since figures are
+kept by ranker (`fuseprompt.evaluation.measured`). Read next: `fuseprompt.evaluation.fidelity`.
+"""
+
+from typing import Final
+
+from fuseprompt.evaluation.rankers import LanguageModelRanker, Ranker, TransferRanker
+from fuseprompt.tasks.transfers import FittedTransfer, transfer_named
+from fuseprompt.transfer import (
+    CommonWords,
+    PositionwiseTransfer,
+    RandomTransfer,
+    RelinearizedTransfer,
+    RetokenizedTransfer,
+    UnionTransfer,
+    WordTable,
+)
+
+#: Name of the transfer that `caption` uses when nothing is said.
+DEFAULT: Final = "best"
+
+
+def all_rankers() -> tuple[Ranker, ...]:
+    """Return everything that is judged, in the order of the tables."""
+    best = transfer_named(DEFAULT)
+    wide = RetokenizedTransfer(CommonWords(64))
+    return (
+        LanguageModelRanker(),
+        TransferRanker(RandomTransfer(), "random"),
+        TransferRanker(WordTable(), "context-free"),
+        # A look at 512 continuations costs 512; a search looks at the 16 likeliest.
+        TransferRanker(WordTable(), "context-free, 16 continuations", "", 16),
+        TransferRanker(FittedTransfer(), "tproduct", "common-16", None),
+        TransferRanker(RetokenizedTransfer(), "direct-16", "common-16", None),
+        TransferRanker(wide, "direct-64", "common-64", None),
+        TransferRanker(PositionwiseTransfer(), "positionwise", "common-16 by width", None),
+        TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
+        TransferRanker(best, DEFAULT, "common-16", None),
+        TransferRanker(UnionTransfer(), "union", "common-16", None),
+    )
