@@ -3,8 +3,9 @@
     python benchmarks/transfer_ranks.py [offline:sentence | offline:sentence-bpe]
 
 Writes a table for docs/adapter.md to stdout: ten beginnings of captions, eight target texts each,
-2,000 random new words of the primary, cosine distance of the sentence embedding. Takes about a
-minute on one free core. The full study is `fuseprompt fidelity`.
+2,000 random new words of the primary, cosine distance of the sentence embedding. The cost is in
+forward passes of the secondary for each context and target. Takes about two minutes on one free
+core. The full study is `fuseprompt fidelity`.
 """
 
 import dataclasses
@@ -23,6 +24,8 @@ from fuseprompt.transfer.combined import SumTransfer
 from fuseprompt.transfer.controls import RandomTransfer
 from fuseprompt.transfer.fit import FitSettings
 from fuseprompt.transfer.linearise import CommonWords, VocabularyMean
+from fuseprompt.transfer.positionwise import PositionwiseTransfer
+from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.tproduct import TProductTransfer
 from fuseprompt.transfer.word_table import WordTable
@@ -94,6 +97,8 @@ def main(secondary_id: str) -> None:
         "direct, vocabulary mean": RetokenizedTransfer(VocabularyMean()),
         "direct, 16 words": RetokenizedTransfer(),
         "direct, 64 words": RetokenizedTransfer(CommonWords(64)),
+        "direct, 16 words and the 16 best": RelinearizedTransfer(),
+        "one gradient a piece, 16 words": PositionwiseTransfer(),
         "context-free table": WordTable(),
         "direct, 16 words + table": SumTransfer(),
     }
@@ -116,10 +121,11 @@ def main(secondary_id: str) -> None:
                         recall(guess, exact, 256),
                     )
                 )
-    print("| transfer | rho | 10@64 | 10@256 |\n|---|---|---|---|")
+    print("| transfer | rho | 10@64 | 10@256 | cost |\n|---|---|---|---|---|")
     for name, values in measured.items():
         rho, few, many = torch.tensor(values).mean(0).tolist()
-        print(f"| {name} | {rho:.2f} | {few:.2f} | {many:.2f} |")
+        cost = scorers[name].cost / len(values)
+        print(f"| {name} | {rho:.2f} | {few:.2f} | {many:.2f} | {cost:.0f} |")
 
 
 if __name__ == "__main__":
