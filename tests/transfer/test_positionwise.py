@@ -5,7 +5,7 @@ import torch
 
 from fuseprompt.objective.objective import BoundTerm
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.base import tokenize_new_word_slots
+from fuseprompt.transfer.base import GRADIENT_COST, tokenize_new_word_slots
 from fuseprompt.transfer.linearise import CommonWords
 from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
@@ -83,6 +83,15 @@ def test_words_above_the_widest_slot_share_one_linearisation() -> None:
     narrow.new_words(SLOTS, words)
     direct.new_words(SLOTS, words)
     assert narrow.cost == direct.cost > 0
+
+
+def test_words_above_the_widest_slot_share_the_gradient_of_one_piece() -> None:
+    term = bound_term()
+    pieces = term.table.pieces.lengths
+    scorer = PositionwiseTransfer(POINTS, max_pieces=1).bind(gpt2(), term.table, term)
+    assert {1, 2} <= set(pieces.tolist())
+    scorer.new_words(SLOTS, torch.nonzero(pieces > 0).flatten())
+    assert scorer.cost == 3 * len(SLOTS) * GRADIENT_COST
 
 
 def test_continuations_of_a_slot_do_not_depend_on_the_other_slots() -> None:

@@ -85,8 +85,9 @@ class _PositionwiseScorer:
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
         scores = torch.zeros(len(slots), len(words), device=self.points.device)
+        known: dict[int, Linear] = {}
         for width, columns, embeds in self._by_width(self.table.pieces[words]):
-            linear = self._linearise(ids, slots, width)
+            linear = self._linearise(ids, slots, width, known)
             scores[:, columns] = linear.predict_mean(embeds, gain=self.setting.gain)
         return scores
 
@@ -97,15 +98,20 @@ class _PositionwiseScorer:
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
         slot_of = torch.arange(len(slots)).repeat_interleave(tokens.shape[1])
         pieces = continued_pieces(self.table, slots, tokens)
+        known: dict[int, Linear] = {}
         for width, chosen, embeds in self._by_width(pieces):
-            linear = self._linearise(ids, slots, width)
+            linear = self._linearise(ids, slots, width, known)
             scores[chosen] = linear.predict_pairs(slot_of[chosen], embeds, gain=self.setting.gain)
         return scores.reshape(tokens.shape)
 
-    def _linearise(self, ids: SlotIds, slots: Slots, width: int) -> Linear:
-        linear = linearise(self.loss, ids, slots.problems, self.points, width=width)
-        self.meter.add(linear.cost)
-        return linear
+    def _linearise(
+        self, ids: SlotIds, slots: Slots, width: int, known: dict[int, Linear]
+    ) -> Linear:
+        """Return what is known of a width; words of one and of too many pieces share theirs."""
+        if width not in known:
+            known[width] = linearise(self.loss, ids, slots.problems, self.points, width=width)
+            self.meter.add(known[width].cost)
+        return known[width]
 
     def _by_width(
         self, pieces: PaddedIds
