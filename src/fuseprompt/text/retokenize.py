@@ -52,8 +52,8 @@ class PaddedIds:
         """Pad lists of ids with zeros to the longest."""
         lengths = torch.tensor([len(r) for r in rows], dtype=torch.long)
         ids = torch.zeros(len(rows), int(lengths.max()) if rows else 0, dtype=torch.long)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+        flat = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+        ids[torch.arange(ids.shape[1]) < lengths[:, None]] = flat
         return cls(ids, lengths)
 
     def __len__(self) -> int:

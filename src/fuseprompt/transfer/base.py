@@ -175,11 +175,8 @@ def continued_words(
 ) -> list[str]:
     """Return the last word left of each slot with each of its tokens added, slot by slot."""
     texts = table.primary.token_texts
-    return [
-        last_word(left) + texts[t]
-        for left, row in zip(slots.left, tokens.tolist(), strict=True)
-        for t in row
-    ]
+    lasts = [last_word(left) for left in slots.left]
+    return [last + texts[t] for last, row in zip(lasts, tokens.tolist(), strict=True) for t in row]
 
 
 def continued_pieces(
