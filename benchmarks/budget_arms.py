@@ -109,7 +109,9 @@ class FittedMaps:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; fits the maps if they are not on disk."""
-        maps = load_or_fit(primary, loss)
+        maps = table.memo.recall(
+            "fitted maps", (primary, loss.model), lambda: load_or_fit(primary, loss)
+        )
         return TProductTransfer(maps, CommonWords(self.num_points)).bind(primary, table, loss)
 
 

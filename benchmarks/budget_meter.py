@@ -135,10 +135,10 @@ class Meter:
 class MeteredModel:
     """A secondary that counts what goes through it; otherwise the model itself."""
 
-    def __init__(self, model: TextModel, meter: Meter) -> None:
-        """Put the meter before the model."""
+    def __init__(self, model: TextModel) -> None:
+        """Put a meter, which each search sets anew, before the model."""
         self._model = model
-        self._meter = meter
+        self.meter = Meter(0.0)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the model has."""
@@ -146,7 +146,7 @@ class MeteredModel:
 
     def outputs(self, token_ids: PaddedIds, *, embeds: Tensor | None = None) -> Tensor:
         """Return the model's outputs."""
-        self._meter.count_rows(len(token_ids), with_gradient=embeds is not None)
+        self.meter.count_rows(len(token_ids), with_gradient=embeds is not None)
         return self._model.outputs(token_ids, embeds=embeds)
 
 
@@ -159,8 +159,14 @@ class MeteredTerm(BoundTerm):
 
     @property
     def model(self) -> Any:
-        """The secondary, metered."""
-        return MeteredModel(self.term.model, self.meter)
+        """The secondary, metered: one object for all searches.
+
+        What transfers derive from a model is kept by that object, so a new one each time would
+        be derived from, and kept, for ever.
+        """
+        return self.table.memo.recall(
+            "metered", (self.term.model,), lambda: MeteredModel(self.term.model)
+        )
 
     def score(
         self, texts: Sequence[str], rows: Tensor, tokens: Tensor, problems: Tensor
@@ -258,7 +264,9 @@ def metered(bound: BoundObjective, meter: Meter, folder: Path | None) -> Metered
     terms = []
     for term in bound.terms:
         known = None if folder is None else KnownScores(folder / f"{_namespace(term)}.scores")
-        terms.append(MeteredTerm(term.term, term.targets, term.table, meter, known))
+        one = MeteredTerm(term.term, term.targets, term.table, meter, known)
+        one.model.meter = meter
+        terms.append(one)
     return MeteredObjective(bound.objective, bound.problems, tuple(terms), meter)
 
 
