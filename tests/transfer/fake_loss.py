@@ -14,8 +14,8 @@ from fuseprompt.text.tokenizer import Tokenizer
 from fuseprompt.transfer.base import Slots
 from tests.tiny import gpt2, sentence_encoder
 
-#: Two slots of one problem.
-SLOTS = Slots.append(("a photo of a", "the"), torch.tensor([0, 0]))
+#: Two slots of one problem, one at the end of a text and one inside.
+SLOTS = Slots(("a photo of a", "the"), ("", " sleeps on a bed."), torch.tensor([0, 0]))
 
 
 @dataclass

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fuseprompt.errors import AlignmentError
 from fuseprompt.text.retokenize import PaddedIds, last_word
 from fuseprompt.text.tokenizer import Tokenizer
 from fuseprompt.transfer.base import (
@@ -44,6 +45,14 @@ def test_slots_at_the_end_of_texts() -> None:
     slots = Slots.append(("a", "b c"), torch.tensor([1, 0]))
     assert slots.right == ("", "")
     assert len(slots) == 2
+
+
+def test_slots_inside_a_word_are_refused() -> None:
+    for right in ("", " on a bed", ", red", "."):
+        assert slots_of(("a cat",), (right,)).right == (right,)
+    for right in ("s on a bed", "9"):
+        with pytest.raises(AlignmentError, match="goes on with its word: 'a cat'"):
+            slots_of(("a cat",), (right,))
 
 
 @families

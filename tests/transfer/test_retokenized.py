@@ -88,6 +88,29 @@ def test_continuations_of_a_linear_loss_that_stay_one_piece_differ_by_the_exact_
             )
 
 
+@pytest.mark.parametrize("right", [" sleeps on a bed.", ", red"])
+def test_replacing_a_word_inside_a_text_differs_by_the_exact_amount(right: str) -> None:
+    loss = linear_loss()
+    words = single_pieces(loss)
+    slots = Slots(("a photo of a", "the happy"), (right, right), torch.tensor([0, 1]))
+    scorer = RetokenizedTransfer(CommonWords(3), gain=1.0).bind(gpt2(), table_for(loss), loss)
+    got = scorer.new_words(slots, words)
+    texts = gpt2().tokenizer.token_texts
+    for i, left in enumerate(slots.left):
+        whole = [left + texts[w] + right for w in words.tolist()]
+        want = exact(loss, whole, [i] * len(words))
+        torch.testing.assert_close(got[i] - got[i, :1], want - want[0], rtol=1e-4, atol=1e-4)
+
+
+def test_what_follows_a_slot_is_seen() -> None:
+    loss = similarity_loss()
+    words = single_pieces(loss)
+    scorer = RetokenizedTransfer(CommonWords(3)).bind(gpt2(), table_for(loss), loss)
+    rights = ("", " sleeps on a bed.")
+    at_end, inside = scorer.new_words(Slots(("a", "a"), rights, torch.tensor([0, 0])), words)
+    assert float((at_end - inside).abs().max()) > 1e-4
+
+
 def test_a_token_of_many_pieces_is_the_mean_of_its_pieces() -> None:
     loss = linear_loss()
     table = table_for(loss)

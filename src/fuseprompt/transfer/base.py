@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.errors import AlignmentError
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 from fuseprompt.text.tokenizer import Tokenizer
@@ -31,13 +32,27 @@ class Slots:
 
     Attributes:
         left: Text before the slot.
-        right: Text after it, "" when a token is appended.
+        right: Text after it, "" when a token is appended. It does not go on with the word: a slot
+            inside a word is the slot of that whole word.
         problems: Problem of each slot, shape (n,).
     """
 
     left: tuple[str, ...]
     right: tuple[str, ...]
     problems: Int[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        """Refuse slots in the middle of a word, whose candidates would be read with its rest.
+
+        Raises:
+            AlignmentError: If a text after a slot begins with a letter or digit.
+        """
+        for left, right in zip(self.left, self.right, strict=True):
+            if right[:1].isalnum():
+                raise AlignmentError(
+                    f"The text after a slot goes on with its word: {left!r} | {right!r}. Take the "
+                    "whole word out, so that the text after it begins with a blank or punctuation."
+                )
 
     @classmethod
     def append(cls, texts: tuple[str, ...], problems: Int[Tensor, " n"]) -> "Slots":
