@@ -44,6 +44,16 @@ _ABOUT: Final = {
     "best": ("Gradient and table", "The sum of both, the default of captions."),
 }
 
+_LEGEND: Final = " ".join(
+    f'<span><span class="key {kind}"></span>{label}</span>'
+    for kind, label in (
+        ("other", "new words"),
+        ("proposed", "proposed"),
+        ("hit", "best, found"),
+        ("miss", "best, missed"),
+    )
+)
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 340, 250, 44, 34, 10, 10
 
 
@@ -228,9 +238,7 @@ aria-label="Predicted against exact image loss">
 <text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 4}" class="mid">predicted image loss</text>
 <text x="12" y="{(_TOP + _HEIGHT - _BOTTOM) / 2}" class="mid" \
 transform="rotate(-90 12 {(_TOP + _HEIGHT - _BOTTOM) / 2})">exact</text>
-</svg><figcaption><span class="key other"></span> new words
-<span class="key proposed"></span> proposed <span class="key hit"></span> best, found
-<span class="key miss"></span> best, missed</figcaption></figure>"""
+</svg><figcaption>{_LEGEND}</figcaption></figure>"""
 
 
 class _Scale:
