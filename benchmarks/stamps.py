@@ -1,6 +1,6 @@
 """Compare captions of 40 Tux Paint stamps with two texts that need no search.
 
-(a) What the language model alone says after the prefix (image weight 0: one text for all stamps).
+(a) What the language model alone says after the prefix (image weight 1e-9, one text for all).
 (b) "An image of a {class}." for the image network's most probable class.
 
 The comparison at equal fluency asks, for each stamp, for the finished text of our search with the
@@ -84,7 +84,7 @@ def language_model_alone(models: CaptionModels, steps: int, ending_nats: float) 
     """Return what the search says when pictures weigh nothing."""
     from PIL import Image
 
-    settings = CaptionSettings(weights={"image": 0.0}, steps=steps)
+    settings = CaptionSettings(weights={"image": 1e-9}, steps=steps)
     problem = Problem("alone", {"image": Image.new("RGB", (8, 8), "white")}, settings.prefix)
     method = replace(settings.method(), ending_nats=ending_nats)
     return minimize(settings.objective(models), method, problem)[0].text

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AutoDAN": "fuseprompt.search.autodan",
+    "Continuation": "fuseprompt.objective.terms",
     "FuseAdapter": "fuseprompt.transfer.adapter",
     "Fluency": "fuseprompt.objective.fluency",
     "ImageText": "fuseprompt.objective.terms",
@@ -26,6 +27,7 @@ _MODULES = ("errors", "tensor")
 
 __all__ = [
     "AutoDAN",
+    "Continuation",
     "Fluency",
     "FuseAdapter",
     "ImageText",
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from fuseprompt.models.hub import load
     from fuseprompt.objective.fluency import Fluency
     from fuseprompt.objective.objective import Objective, Problem
-    from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+    from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
     from fuseprompt.search.autodan import AutoDAN
     from fuseprompt.search.engine import minimize
     from fuseprompt.tasks.caption import caption

@@ -103,6 +103,11 @@ class CausalModel(HasVocabulary, Protocol):
         ...
 
     @property
+    def begin_ids(self) -> tuple[int, ...]:
+        """Ids that stand before every text and are not scored: BOS, or a prompt."""
+        ...
+
+    @property
     def end_ids(self) -> Int[Tensor, " e"]:
         """Tokens that end a text: end-of-text tokens and those that begin with a newline."""
         ...

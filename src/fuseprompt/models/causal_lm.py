@@ -2,12 +2,14 @@
 
 Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both
 from plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself
-begins a text with BOS, it is put in front here. Not here: what makes a caption fluent
-(`fuseprompt.objective.terms`).
+begins a text with BOS, it is put in front here, and so is a prompt (`prompted`, `instructed`). As a
+secondary it judges what a text makes likely (`continuation_nll`). Not here: what makes a caption
+fluent (`fuseprompt.objective.fluency`).
 """
 
 import inspect
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, final
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
+from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
@@ -40,10 +43,12 @@ class CausalLM:
         self.name = name
         self.tokenizer = tokenizer
         self._held = Pretrained(module, tokenizer, name=name)
+        #: What stands before every text: what the tokenizer itself puts there, or a prompt.
+        self.begin_ids: tuple[int, ...] = tokenizer.prefix_ids
+        self._source: str | None = None
         self._held.try_out(lambda ids: module(input_ids=ids).logits)
         self.max_length: int = self._held.max_length
         self.notes: tuple[str, ...] = self._held.notes
-        # Not every family can leave the logits of all other positions out.
         self._keeps_logits = "logits_to_keep" in inspect.signature(module.forward).parameters
         self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
         if not len(self.end_ids):
@@ -65,20 +70,130 @@ class CausalLM:
         from transformers import AutoModelForCausalLM as Auto
 
         module, tokenizer = load_pretrained(path, Auto, local_only=local_only, device=device)
-        return cls(module, tokenizer, name=name or str(path))
+        model = cls(module, tokenizer, name=name or str(path))
+        model._source = str(path)
+        return model
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The embedding layer applied to every id, shape (v, d)."""
         return self._held.vocabulary
 
+    def prompted(self, prompt: str) -> "CausalLM":
+        """Return this model with a prompt before every text; weights are shared.
+
+        The prompt is no part of a text: it is neither scored nor reported, but all that follows is
+        predicted from it. Texts that stand for special tokens are read as these tokens.
+
+        Args:
+            prompt: For a chat model, its template filled in (`instructed` does that).
+
+        Returns:
+            A model whose texts may be as much shorter as the prompt is long.
+
+        Raises:
+            ModelError: If the prompt leaves no room for a text.
+        """
+        ids = tuple(self.tokenizer.encode(prompt))
+        begin = self.tokenizer.prefix_ids
+        if ids[: len(begin)] != begin:  # A template often has BOS itself: never two.
+            ids = (*begin, *ids)
+        room = self._held.max_length - (len(ids) - len(begin))
+        if room < 2:
+            raise ModelError(
+                f"{self.name}: the prompt has {len(ids)} tokens, the model takes "
+                f"{self._held.max_length} and a text needs some. Shorten the prompt."
+            )
+        model = copy(self)
+        model.begin_ids, model.max_length = ids, room
+        return model
+
+    def instructed(self, user: str, *, system: str = "") -> "CausalLM":
+        """Return this chat model with its own template before every text, as an answer to `user`.
+
+        Args:
+            user: What the user says.
+            system: System prompt, where the template takes one.
+
+        Returns:
+            A model whose texts are answers.
+
+        Raises:
+            ModelError: If the model has no chat template, or came from no folder or Hub id.
+        """
+        from transformers import AutoTokenizer
+
+        loaded: Any = None
+        if self._source is not None:
+            loaded = AutoTokenizer.from_pretrained(self._source, local_files_only=True)
+        if loaded is None or not loaded.chat_template:
+            raise ModelError(
+                f"{self.name}: there is no chat template beside the model. Fill in the template "
+                "yourself and pass it to prompted(...)."
+            )
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": user})
+        return self.prompted(
+            loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
+
+    def outputs(
+        self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Return the log-probabilities of the token after each row of framed ids, shape (b, v)."""
+        return self._held.outputs(self._next_log_probs, token_ids, embeds=embeds)
+
+    def continuation_nll(
+        self,
+        token_ids: PaddedIds,
+        continuation: PaddedIds,
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Return how unlikely a continuation is after each text, in nats per token of it.
+
+        Args:
+            token_ids: Framed ids of the texts.
+            continuation: Ids that follow each text, at least one.
+            embeds: Stand in for the texts' embeddings, shape (b, s, d); differentiable.
+
+        Returns:
+            Mean negative log-likelihood of the continuation's tokens, shape (b,).
+        """
+        joined = concatenate(token_ids, continuation)
+        width = continuation.ids.shape[1]
+        whole = None
+        if embeds is not None:
+            own = torch.arange(joined.ids.shape[1]) < token_ids.lengths[:, None]
+            room = (0, 0, 0, joined.ids.shape[1] - embeds.shape[1])
+            rest = self.vocabulary[joined.ids.to(self.vocabulary.device)]
+            padded = torch.nn.functional.pad(embeds.to(rest.device), room)
+            whole = torch.where(own[..., None].to(rest.device), padded, rest)
+
+        def compute(ids: Tensor) -> Tensor:
+            kept = min(width, ids.shape[1] - 1)
+            last = {"logits_to_keep": kept + 1} if self._keeps_logits else {}
+            logits = self._held.module(input_ids=ids, **last).logits[:, -kept - 1 : -1]
+            log_probs = torch.log_softmax(logits.float(), dim=-1)
+            nll = -log_probs.gather(-1, ids[:, -kept:, None])[..., 0]
+            return torch.nn.functional.pad(nll, (width - kept, 0))
+
+        # The logits of a whole vocabulary at every position: few rows at a time.
+        nll = self._held.outputs(compute, joined, embeds=whole, padded_to=TOKENS_PER_PASS // 16)
+        lengths = continuation.lengths.to(nll.device)
+        counted = torch.arange(width, device=nll.device) >= width - lengths[:, None]
+        return (nll * counted).sum(dim=1) / lengths
+
+    def _next_log_probs(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
+        # Not every family can leave the logits of all other positions out.
+        last = {"logits_to_keep": 1} if self._keeps_logits else {}
+        logits: Tensor = self._held.module(input_ids=ids, **last).logits[:, -1]
+        return torch.log_softmax(logits.float(), dim=-1)
+
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
-        ids = self._begin(token_ids).to(self._held.device)
-        last = {"logits_to_keep": 1} if self._keeps_logits else {}
-        logits = self._held.module(input_ids=ids, **last).logits[:, -1]
-        return torch.log_softmax(logits.float(), dim=-1)
+        return self._next_log_probs(self._begin(token_ids).to(self._held.device))
 
     @torch.no_grad()
     def nll(
@@ -97,7 +212,7 @@ class CausalLM:
         Returns:
             One tensor per text, in nats; its last entry is the end.
         """
-        num_begin = len(self.tokenizer.prefix_ids)
+        num_begin = len(self.begin_ids)
         results: list[Tensor | None] = [None] * len(token_ids)
         by_length: dict[int, list[int]] = {}
         for i, row in enumerate(token_ids):
@@ -120,7 +235,7 @@ class CausalLM:
         return [r for r in results if r is not None]
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
-        begin = torch.tensor(self.tokenizer.prefix_ids, dtype=torch.long)
+        begin = torch.tensor(self.begin_ids, dtype=torch.long)
         if begin.numel() + token_ids.shape[1] == 0:
             # A model needs something to predict from; the end of another text says least.
             begin = self.end_ids[:1]

@@ -88,6 +88,7 @@ class Pretrained:
         token_ids: PaddedIds,
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
+        padded_to: int = 1,
     ) -> Float[Tensor, "b o"]:
         """Run a forward pass over framed ids, rows of equal length together.
 
@@ -96,6 +97,7 @@ class Pretrained:
             token_ids: Framed ids.
             embeds: Stand in for the ids' embeddings, shape (b, s, d); the result is differentiable
                 in them and in nothing else.
+            padded_to: Tokens that a row counts at least, so that costly passes stay small.
 
         Returns:
             One vector per row, shape (b, o), in fp32.
@@ -108,7 +110,9 @@ class Pretrained:
             with replaced_embeddings(self.text_side, part):
                 return compute(ids)
 
-        return run_by_length(forward, token_ids, embeds=embeds, device=self.device)
+        return run_by_length(
+            forward, token_ids, embeds=embeds, device=self.device, padded_to=padded_to
+        )
 
 
 def load_pretrained(

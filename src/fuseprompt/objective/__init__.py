@@ -4,14 +4,23 @@ Read next: `fuseprompt.objective.objective`.
 """
 
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective, Problem, Term
-from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+from fuseprompt.objective.objective import (
+    BoundObjective,
+    Evaluation,
+    JointTerm,
+    Objective,
+    Problem,
+    Term,
+)
+from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
 
 __all__ = [
     "BoundObjective",
+    "Continuation",
     "Evaluation",
     "Fluency",
     "ImageText",
+    "JointTerm",
     "Label",
     "Objective",
     "Problem",

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, final, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
@@ -79,6 +80,29 @@ class Term(Protocol):
         ...
 
 
+@runtime_checkable
+class JointTerm(Term, Protocol):
+    """A term whose model must see text and target together, so that no output stands for a text.
+
+    Such a term works with every transfer that takes gradients; a context-free table, which
+    compares stored outputs, cannot know it.
+    """
+
+    def reserve(self, targets: Float[Tensor, "p t"]) -> int:
+        """Return how many tokens of the model the longest target takes up."""
+        ...
+
+    def loss(
+        self,
+        token_ids: PaddedIds,
+        targets: Float[Tensor, "b t"],
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of each row of framed ids against its target, shape (b,)."""
+        ...
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class BoundTerm:
@@ -119,6 +143,12 @@ class BoundTerm:
         """The secondary's vocabulary."""
         return self.term.model.vocabulary
 
+    @property
+    def max_length(self) -> int:
+        """Longest text in tokens of the secondary, special ones included, targets set aside."""
+        reserved = self.term.reserve(self.targets) if isinstance(self.term, JointTerm) else 0
+        return self.model.max_length - reserved
+
     def compare(
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
@@ -133,6 +163,8 @@ class BoundTerm:
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
+        if isinstance(self.term, JointTerm):
+            return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
     @torch.no_grad()
@@ -159,12 +191,19 @@ class BoundTerm:
             table.
         """
         ids, share = self.table.extend(texts, rows, tokens)
-        keyed = torch.cat([ids.lengths[:, None], ids.ids], dim=1)
+        joint = isinstance(self.term, JointTerm)
+        problem_of_text = problems if joint else torch.zeros_like(problems)
+        keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
         distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
-        fits = torch.nonzero(distinct[:, 0] <= self.model.max_length - END_ROOM).flatten()
+        fits = torch.nonzero(distinct[:, 0] <= self.max_length - END_ROOM).flatten()
         if not len(fits):
             return torch.full((len(tokens),), float("inf")), share
-        outputs = self.model.outputs(PaddedIds(distinct[fits, 1:], distinct[fits, 0]))
+        texts_that_fit = PaddedIds(distinct[fits, 2:], distinct[fits, 0])
+        if joint:
+            alone = torch.full((len(distinct),), float("inf"))
+            alone[fits] = self.loss(texts_that_fit, distinct[fits, 1]).float().cpu()
+            return alone[inverse], share
+        outputs = self.model.outputs(texts_that_fit)
         row_of = torch.full((len(distinct),), -1).scatter(0, fits, torch.arange(len(fits)))
         kept = row_of[inverse] >= 0
         losses = torch.full((len(tokens),), float("inf"))
@@ -220,6 +259,11 @@ class Objective:
                 raise ProblemError(
                     f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}."
                 )
+            if term.weight == 0.0 and not isinstance(term, Fluency):
+                raise ProblemError(
+                    f"Term {term.name!r}: weight 0 would load a model and ignore it. Leave the "
+                    "term out."
+                )
         self.fluency: Fluency = fluent[0]
         self.terms: tuple[Term, ...] = tuple(t for t in terms if not isinstance(t, Fluency))
         self._tables: dict[str, RetokenizationTable] = {}
@@ -267,7 +311,9 @@ class Objective:
         bound = []
         for term in self.terms:
             vectors = [term.read_target(p.targets[term.target]) for p in problems]
-            bound.append(BoundTerm(term, torch.stack(vectors), self.table(term)))
+            # Continuations differ in length; no target vector holds -1 itself.
+            targets = pad_sequence(vectors, batch_first=True, padding_value=-1.0)
+            bound.append(BoundTerm(term, targets, self.table(term)))
         return BoundObjective(self, tuple(problems), tuple(bound))
 
 

@@ -1,4 +1,4 @@
-"""The terms that compare a text with a target: a picture, a label, another text.
+"""The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
 A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `read_target` and `compare`
 (`fuseprompt.objective.objective.Term`); a user adds one in one file. Read next:
@@ -14,10 +14,12 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.text.retokenize import PaddedIds
 
 
 @final
@@ -25,11 +27,13 @@ from fuseprompt.models.sentence import SentenceEncoder
 class ImageText:
     """One minus the cosine of text and picture, range [0, 2], no unit.
 
+    Several pictures count as the mean of their losses: one text for all of them.
+
     Attributes:
         model: Image-text model.
         weight: Factor in the total loss.
         name: Name in results.
-        target: Name of the target: a path, or a Pillow image.
+        target: Name of the target: a path, a Pillow image, or a list of these.
     """
 
     model: ImageTextModel
@@ -38,9 +42,21 @@ class ImageText:
     target: str = "image"
 
     def read_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the normalised features of the picture, shape (o,)."""
-        image = target.convert("RGB") if isinstance(target, Image.Image) else open_image(target)
-        return self.model.image_features([image])[0].cpu()
+        """Return the mean of the normalised features of the pictures, shape (o,).
+
+        Raises:
+            ProblemError: If it is an empty list.
+        """
+        pictures = list(target) if isinstance(target, list | tuple) else [target]
+        if not pictures:
+            raise ProblemError(
+                f"Term {self.name!r}: got an empty list, expected a picture or several."
+            )
+        images = [
+            p.convert("RGB") if isinstance(p, Image.Image) else open_image(p) for p in pictures
+        ]
+        # Not normalised again: the loss is then exactly the mean over the pictures.
+        return self.model.image_features(images).mean(dim=0).cpu()
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -114,3 +130,74 @@ class Label:
     ) -> Float[Tensor, " b"]:
         """Return the cross-entropy, shape (b,)."""
         return -(torch.log_softmax(outputs, dim=-1) * targets).sum(dim=-1)
+
+
+@final
+@dataclass(frozen=True)
+class Continuation:
+    """How unlikely a given continuation is after the text, in nats per token of it, range [0, inf).
+
+    Prompt discovery: find the text after which the model goes on as wanted. The continuation's
+    tokens are those that it has after a word, put behind the text's own.
+
+    Attributes:
+        model: Causal language model; another than the writer, or the same.
+        weight: Factor in the total loss.
+        name: Name in results.
+        target: Name of the target: the continuation, beginning with its blank.
+    """
+
+    model: CausalLM
+    weight: float = 1.0
+    name: str = "continuation"
+    target: str = "continuation"
+
+    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+        """Return the continuation's token ids as numbers, shape (t,).
+
+        Raises:
+            ProblemError: If it is empty, joins the word before it, or takes up half the model.
+        """
+        tokenizer = self.model.tokenizer
+        word, whole = tokenizer.encode("a"), tokenizer.encode(f"a{target}")
+        if not str(target).strip() or whole[: len(word)] != word:
+            raise ProblemError(
+                f"Term {self.name!r}: {target!r} cannot follow a text. Expected a continuation "
+                "that begins with a blank or a line break, such as ' Paris'."
+            )
+        ids = whole[len(word) :]
+        if len(ids) > self.model.max_length // 2:
+            raise ProblemError(
+                f"Term {self.name!r}: the continuation has {len(ids)} tokens, {self.model.name} "
+                f"takes {self.model.max_length} with the text. Shorten it."
+            )
+        return torch.tensor(ids, dtype=torch.float32)
+
+    def reserve(self, targets: Float[Tensor, "p t"]) -> int:
+        """Return the tokens of the longest continuation."""
+        return int(targets.shape[1])
+
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
+        """Refuse: a continuation's likelihood is no function of one output per text.
+
+        Raises:
+            ProblemError: Always.
+        """
+        raise ProblemError(
+            f"Term {self.name!r} scores text and continuation together and has no table without "
+            "context. Use a transfer that takes gradients, such as RetokenizedTransfer()."
+        )
+
+    def loss(
+        self,
+        token_ids: PaddedIds,
+        targets: Float[Tensor, "b t"],
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Return the mean negative log-likelihood of each continuation, shape (b,)."""
+        lengths = (targets >= 0).sum(dim=1)
+        following = PaddedIds(targets.clamp_min(0).long(), lengths)
+        return self.model.continuation_nll(token_ids, following, embeds=embeds)

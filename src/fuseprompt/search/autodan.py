@@ -83,7 +83,7 @@ class AutoDAN:
         _check_room(bound)
         count = len(prefixes)
         # Without prefix and BOS nothing predicts the first token.
-        lonely = not primary.tokenizer.prefix_ids
+        lonely = not primary.begin_ids
         beams = Beams(
             problems=torch.arange(count),
             token_ids=PaddedIds.from_lists(ids),
@@ -190,11 +190,11 @@ class AutoDAN:
 
     def _open_rows(self, bound: BoundObjective, beams: Beams, pools: tuple[Pool, ...]) -> list[int]:
         """Return the beams of problems whose best finished text could still be beaten."""
-        weight = bound.objective.fluency.weight
+        term = bound.objective.fluency
         chosen = beams.num_chosen.clamp_min(1)
-        fluency = beams.nll_sum / chosen
-        ended = (beams.nll_sum + self.ending_nats) / (chosen + 2)
-        hopeful = beams.losses.double() + weight * (torch.minimum(ended, fluency) - fluency)
+        fluency = term.reduce(beams.nll_sum, chosen)
+        ended = term.reduce(beams.nll_sum + self.ending_nats, chosen + 2)
+        hopeful = beams.losses.double() + term.weight * (torch.minimum(ended, fluency) - fluency)
         best = [
             float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0
             for p in range(len(pools))
@@ -254,14 +254,14 @@ class AutoDAN:
 def _check_room(bound: BoundObjective) -> None:
     """Raise a `SearchError` if a prefix leaves a model no room for a text."""
     primary: CausalModel | TextModel = bound.objective.primary
-    models = [primary, *(term.model for term in bound.terms)]
+    models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
     for problem in bound.problems:
-        for model in models:
+        for model, limit in models:
             length = len(model.tokenizer.frame(model.tokenizer.encode(problem.prefix)))
-            if length + END_ROOM >= model.max_length:
+            if length + END_ROOM >= limit:
                 raise SearchError(
                     f"The prefix of problem {problem.id!r} has {length} tokens for {model.name}, "
-                    f"which takes texts of at most {model.max_length}. Shorten the prefix."
+                    f"which takes texts of at most {limit}. Shorten the prefix."
                 )
 
 
@@ -283,7 +283,7 @@ def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]
     for length in torch.unique(lengths).tolist():
         rows = torch.nonzero(lengths == length).flatten()
         context = ids[rows, :length]
-        if length + len(primary.tokenizer.prefix_ids) == 0:
+        if length + len(primary.begin_ids) == 0:
             context = primary.end_ids[:1].expand(len(rows), 1)
         log_probs = primary.next_log_probs(context).cpu()
         if result is None:
@@ -301,9 +301,9 @@ def _exact_losses(
     fluency = bound.objective.fluency
     stems, rows, tokens = _as_last_tokens(beams, candidates, bound.objective.primary.tokenizer)
     count = (beams.num_chosen[candidates.rows] + candidates.appended.lengths).clamp_min(1)
-    mean = (beams.nll_sum[candidates.rows] + candidates.nll.double()) / count
-    terms: dict[str, Tensor] = {fluency.name: mean.float()}
-    total = fluency.weight * mean
+    reduced = fluency.reduce(beams.nll_sum[candidates.rows] + candidates.nll.double(), count)
+    terms: dict[str, Tensor] = {fluency.name: reduced.float()}
+    total = fluency.weight * reduced
     problems: Int[Tensor, " c"] = beams.problems[candidates.rows]
     shares = []
     for term in bound.terms:

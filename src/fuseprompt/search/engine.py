@@ -134,6 +134,11 @@ def minimize(
         problems = [Problem("0", targets, prefix)]
     elif isinstance(problems, Problem):
         problems = [problems]
+    elif prefix:
+        raise ProblemError(
+            f"Problems have a prefix of their own; got the keyword prefix={prefix!r} besides. Set "
+            "it in each Problem."
+        )
     elif targets:
         raise ProblemError(
             f"Pass problems or keyword targets, not both; got keywords {sorted(targets)}."

@@ -117,8 +117,8 @@ class _TransferProposing:
         fluency = self.bound.objective.fluency
         nll = -log_probs
         count = (beams.num_chosen[:, None] + 1).clamp_min(1)
-        mean = (beams.nll_sum[:, None] + nll.double()) / count
-        expected = fluency.weight * mean.float()
+        reduced = fluency.reduce(beams.nll_sum[:, None] + nll.double(), count)
+        expected = fluency.weight * reduced.float()
         words = torch.nonzero(self.classes.new_words).flatten()
         scores = torch.full_like(expected, float("inf"))
         scores[:, words] = expected[:, words]
