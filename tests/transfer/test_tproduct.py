@@ -13,8 +13,9 @@ from fuseprompt.errors import AlignmentError, FingerprintError
 from fuseprompt.text.alignment import align
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer import tproduct
-from fuseprompt.transfer.base import Slots
+from fuseprompt.transfer.base import GRADIENT_COST, Slots
 from fuseprompt.transfer.fit import FitSettings, fit_adapter
+from fuseprompt.transfer.linearise import CommonWords
 from fuseprompt.transfer.table import SHARED, CaseReport, JacobianTable
 from fuseprompt.transfer.tproduct import (
     RandomFallback,
@@ -246,6 +247,9 @@ def test_scores_are_the_adjoint_times_the_vocabulary(seed):
     assert len(known) > 5
     slots = Slots.append(("the quick", "a"), torch.tensor([0, 0]))
     scores = scorer.new_words(slots, torch.tensor(known))
+    assert scorer.cost == len(slots) * CommonWords().num_words * GRADIENT_COST
+    again = TProductTransfer(table, gain=1.0).bind(primary, retokenised, loss)
+    assert again.token_embeds is scorer.token_embeds  # mapped once for the two models
     for column, i in enumerate(known):
         jacobian = table.lookup(1, lengths[i])
         grad = (loss.direction / lengths[i]).expand(lengths[i], -1)

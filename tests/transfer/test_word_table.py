@@ -1,5 +1,6 @@
 """The word table: made once, read again, and never taken for another model's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,24 @@ def test_made_once_and_read_again(tmp_path: Path) -> None:
     assert file.stat().st_mtime_ns == written
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
+
+
+def test_the_next_problems_find_the_table_in_memory(tmp_path: Path) -> None:
+    loss = linear_loss()
+    model = loss.model
+    assert isinstance(model, LinearModel)
+    table, words = table_for(loss), new_words(table_for(loss))
+    first = WordTable(tmp_path).bind(gpt2(), table, loss).new_words(SLOTS, words)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    calls = model.num_calls
+    turned = replace(loss, targets=-loss.targets)
+    second = WordTable(tmp_path).bind(gpt2(), table, turned).new_words(SLOTS, words)
+    assert model.num_calls == calls
+    assert not list(tmp_path.iterdir())
+    torch.testing.assert_close(second, -first)
+    WordTable(tmp_path / "other").bind(gpt2(), table, loss)  # another folder, another table
+    assert model.num_calls > calls
 
 
 def test_words_that_the_secondary_reads_alike_share_a_row(tmp_path: Path) -> None:
