@@ -1,9 +1,17 @@
 """Fluency is the labels loss of a causal model, the end of the text counted as one more token."""
 
+import copy
+
+import pytest
 import torch
 
+from fuseprompt.errors import ModelError
+from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.objective.fluency import Fluency
-from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama
+from fuseprompt.objective.objective import Objective
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.engine import minimize
+from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama, save_folder
 
 PREFIX = "An image of"
 TEXTS = ("An image of a cat.", "An image of two people walking.", "An image of the sea")
@@ -45,3 +53,85 @@ def test_a_batch_of_one_is_a_batch_of_many() -> None:
     together = Fluency(llama()).evaluate(TEXTS, [PREFIX] * len(TEXTS))
     singly = [Fluency(llama()).evaluate([t], [PREFIX])[0] for t in TEXTS]
     torch.testing.assert_close(torch.tensor(together), torch.tensor(singly), atol=1e-5, rtol=1e-5)
+
+
+def test_in_total_it_is_the_mean_times_the_tokens() -> None:
+    means = Fluency(gpt2()).evaluate(TEXTS, [PREFIX] * len(TEXTS))
+    totals = Fluency(gpt2(), per_token=False).evaluate(TEXTS, [PREFIX] * len(TEXTS))
+    given = len(gpt2().tokenizer.encode(PREFIX))
+    for text, mean, total in zip(TEXTS, means, totals, strict=True):
+        count = len(gpt2().tokenizer.encode(text)) - given + 1
+        assert abs(total - mean * count) < 1e-5 * count
+
+
+def test_a_prompt_stands_before_every_text_and_is_not_scored() -> None:
+    prompt = "a photo of a happy dog. "
+    prompted = gpt2().prompted(prompt)
+    ids = gpt2().tokenizer.encode(prompt)
+    (score,) = Fluency(prompted).evaluate([TEXTS[0]], [PREFIX])
+    text, given = gpt2().tokenizer.encode(TEXTS[0]), len(gpt2().tokenizer.encode(PREFIX))
+    (want,) = gpt2().nll([[*ids, *text]], [len(ids) + given])
+    assert abs(score - float(want.mean())) < 1e-5
+    assert prompted.max_length == gpt2().max_length - len(ids)
+    (plain,) = Fluency(gpt2()).evaluate([TEXTS[0]], [PREFIX])
+    assert abs(score - plain) > 1e-3
+    assert gpt2().begin_ids == ()
+
+
+def test_after_a_prompt_the_first_token_is_scored() -> None:
+    prompted = gpt2().prompted("two people ")
+    ids = gpt2().tokenizer.encode("A cat sleeps.")
+    assert len(prompted.nll([ids], [0])[0]) == len(ids) + 1
+
+
+def test_bos_is_never_put_twice() -> None:
+    begin = llama().tokenizer.prefix_ids
+    assert llama().prompted("two people").begin_ids[:2] != begin * 2
+    assert llama().prompted("<|endoftext|>two people").begin_ids == (
+        *begin,
+        *llama().tokenizer.encode("two people"),
+    )
+
+
+def test_a_search_after_a_prompt_reports_what_the_text_scores() -> None:
+    prompted = gpt2().prompted("a photo of a happy dog. ")
+    (result,) = minimize(Objective([Fluency(prompted)]), AutoDAN(steps=3), prefix="")
+    (again,) = Fluency(prompted).evaluate([result.text], [""])
+    assert abs(result.loss - again) < 1e-5
+    assert "happy dog" not in result.text[:5]
+
+
+@pytest.mark.parametrize("per_token", [True, False])
+def test_the_search_ranks_by_the_loss_that_is_reported(per_token: bool) -> None:
+    fluency = Fluency(gpt2(), per_token=per_token)
+    (result,) = minimize(Objective([fluency]), AutoDAN(steps=3), prefix=PREFIX)
+    open_texts = [entry for entry in result.history if not result.finished]
+    for entry in open_texts:
+        ids = gpt2().tokenizer.encode(entry.text)
+        (nll,) = gpt2().nll([ids], [len(gpt2().tokenizer.encode(PREFIX))])
+        want = nll[:-1].mean() if per_token else nll[:-1].sum()
+        assert abs(entry.loss - float(want)) < 1e-4
+
+
+def test_a_chat_template_is_filled_in(tmp_path) -> None:
+    tokenizer = copy.deepcopy(gpt2_tokenizer())
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    )
+    save_folder(tmp_path, gpt2_module(), tokenizer)
+    lm = CausalLM.load(tmp_path)
+    asked = lm.instructed("a photo", system="the museum")
+    want = "system: the museum\nuser: a photo\nassistant:"
+    assert lm.tokenizer.decode(asked.begin_ids) == want
+
+
+def test_without_a_chat_template_it_says_what_to_do(tmp_path) -> None:
+    save_folder(tmp_path, gpt2_module(), gpt2_tokenizer())
+    for lm in (CausalLM.load(tmp_path), gpt2()):
+        with pytest.raises(ModelError, match=r"no chat template.*prompted"):
+            lm.instructed("a photo")
+
+
+def test_a_prompt_that_fills_the_model_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"the prompt has \d+ tokens.*Shorten the prompt"):
+        gpt2().prompted("the " * 70)

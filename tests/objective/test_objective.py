@@ -43,6 +43,12 @@ def test_weights_are_finite_and_not_negative(weight: float) -> None:
         Objective([Fluency(gpt2()), ImageText(clip(), weight=weight)])
 
 
+def test_a_term_of_weight_zero_is_refused_and_a_writer_of_weight_zero_is_not() -> None:
+    with pytest.raises(ProblemError, match=r"'image': weight 0 .* Leave the term out"):
+        Objective([Fluency(gpt2()), ImageText(clip(), weight=0.0)])
+    assert Objective([Fluency(gpt2(), weight=0.0), ImageText(clip())]).weights["fluency"] == 0.0
+
+
 def test_missing_and_unknown_targets_are_listed() -> None:
     with pytest.raises(ProblemError, match=r"'a': missing targets \['sentiment'\]"):
         three_terms().bind([Problem("a", {"image": RED})])

@@ -1,8 +1,10 @@
 """Each term is what its docstring says, by hand."""
 
+import pytest
 import torch
 from PIL import Image
 
+from fuseprompt.errors import ProblemError
 from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tiny import classifier, clip, sentence_encoder
@@ -40,3 +42,17 @@ def test_label_is_the_cross_entropy_in_nats() -> None:
         loss = term.compare(logits, term.read_target(label)[None])
         expected = torch.nn.functional.cross_entropy(logits, torch.tensor([i]), reduction="none")
         torch.testing.assert_close(loss, expected)
+
+
+def test_several_pictures_count_as_the_mean_of_their_losses(tmp_path) -> None:
+    red, blue = Image.new("RGB", (40, 30), "red"), Image.new("L", (20, 50), 90)
+    file = tmp_path / "red.png"
+    red.save(file)
+    term = ImageText(clip())
+    outputs = clip().outputs(framed(clip(), "a cat"))
+    both = term.compare(outputs, term.read_target([file, blue])[None])
+    alone = [term.compare(outputs, term.read_target(p)[None]) for p in (red, blue)]
+    torch.testing.assert_close(both, torch.stack(alone).mean(0))
+    torch.testing.assert_close(term.read_target([red]), term.read_target(red))
+    with pytest.raises(ProblemError, match="an empty list, expected a picture or several"):
+        term.read_target([])

@@ -41,6 +41,11 @@ def test_keyword_targets_are_one_problem() -> None:
         minimize(objective(), method(), problems(), image="cat.jpg")
 
 
+def test_a_prefix_beside_problems_that_have_their_own_is_refused() -> None:
+    with pytest.raises(ProblemError, match=r"prefix='A photo of' besides. Set it in each Problem"):
+        minimize(objective(), method(), problems(), prefix="A photo of")
+
+
 def test_no_problems_give_no_results() -> None:
     assert minimize(objective(), method(), []) == []
 

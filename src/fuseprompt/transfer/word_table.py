@@ -58,11 +58,13 @@ class WordTable:
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
         folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
-        vectors, row_of = table.memo.recall(
-            ("word table", folder),
-            (loss.model,),
-            lambda: load_or_make(loss.model, table, folder, on_progress=self.on_progress),
-        )
+
+        def make() -> tuple[Tensor, Tensor]:
+            # A term that compares no outputs says so before a table is made in vain.
+            loss.compare(framed_outputs(loss.model, [" it"]), torch.tensor([0]))
+            return load_or_make(loss.model, table, folder, on_progress=self.on_progress)
+
+        vectors, row_of = table.memo.recall(("word table", folder), (loss.model,), make)
         return _TableScorer(loss, table, vectors, row_of)
 
 

@@ -1,0 +1,139 @@
+"""Continuation is the labels loss of what follows a text; its gradient is autograd's."""
+
+import pytest
+import torch
+
+from fuseprompt.errors import ProblemError
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import BoundObjective, JointTerm, Objective, Problem, Term
+from fuseprompt.objective.terms import Continuation, TextSimilarity
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.engine import minimize
+from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.transfer.word_table import WordTable
+from tests.tiny import gpt2, gpt2_module, llama, llama_module, sentence_encoder
+
+TEXTS = ("a cat sleeps", "two people are walking along", "the museum")
+FOLLOWING = (" on the beach", " at night", " of the city and its people")
+
+
+def bound(lm: object) -> BoundObjective:
+    objective = Objective([Fluency(gpt2()), Continuation(lm)])  # type: ignore[arg-type]
+    problems = [Problem(f"{i}", {"continuation": text}) for i, text in enumerate(FOLLOWING)]
+    return objective.bind(problems)
+
+
+def by_hand(lm: object, module: object, text: str, following: str) -> torch.Tensor:
+    tokenizer = lm.tokenizer  # type: ignore[attr-defined]
+    before = tokenizer.frame(tokenizer.encode(text))
+    after = tokenizer.encode("a" + following)[len(tokenizer.encode("a")) :]
+    ids = torch.tensor([[*before, *after]])
+    labels = ids.clone()
+    labels[:, : len(before)] = -100
+    return module(input_ids=ids, labels=labels).loss.detach()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("lm", "module"), [(gpt2, gpt2_module), (llama, llama_module)], ids=["gpt2", "llama"]
+)
+def test_it_is_the_labels_loss_of_the_continuation(lm, module) -> None:
+    got = [e.terms["continuation"] for e in bound(lm()).evaluate(TEXTS, [0, 1, 2])]
+    want = [by_hand(lm(), module(), t, f) for t, f in zip(TEXTS, FOLLOWING, strict=True)]
+    torch.testing.assert_close(torch.tensor(got), torch.stack(want), atol=1e-5, rtol=1e-5)
+
+
+def test_a_batch_of_one_is_a_batch_of_many() -> None:
+    many = bound(llama()).evaluate(TEXTS * 2, [0, 1, 2, 2, 1, 0])
+    alone = [
+        bound(llama()).evaluate([t], [p])[0]
+        for t, p in zip(TEXTS * 2, [0, 1, 2, 2, 1, 0], strict=True)
+    ]
+    for one, other in zip(many, alone, strict=True):
+        assert one.terms["continuation"] == pytest.approx(other.terms["continuation"], abs=1e-5)
+
+
+def test_candidates_score_what_their_texts_score() -> None:
+    term = bound(llama()).terms[0]
+    texts = ["a cat", "two people are"]
+    tokens = [gpt2().tokenizer.encode(w)[0] for w in (" the", " a", " in", "s")]
+    rows = torch.tensor([0, 0, 1, 1])
+    problems = torch.tensor([0, 1, 0, 2])
+    losses, share = term.score(texts, rows, torch.tensor(tokens), problems)
+    written = [
+        texts[r] + gpt2().tokenizer.token_texts[t]
+        for r, t in zip(rows.tolist(), tokens, strict=True)
+    ]
+    whole = bound(llama()).evaluate(written, problems.tolist())
+    expected = torch.tensor([e.terms["continuation"] for e in whole])
+    torch.testing.assert_close(losses, expected, atol=1e-5, rtol=1e-5)
+    assert 0.0 <= share <= 1.0
+
+
+def test_its_own_embeddings_give_its_own_loss_and_finite_differences_its_gradient() -> None:
+    term = bound(llama()).terms[0]
+    tokenizer = llama().tokenizer
+    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in TEXTS])
+    problems = torch.tensor([0, 1, 2])
+    embeds = llama().vocabulary[ids.ids].clone().requires_grad_(True)
+    loss = term.loss(ids, problems, embeds=embeds)
+    torch.testing.assert_close(loss, term.loss(ids, problems), atol=1e-5, rtol=1e-5)
+    (grad,) = torch.autograd.grad(loss.sum(), embeds)
+    for row, at, axis in ((0, 1, 3), (1, 2, 7)):
+        step = torch.zeros_like(embeds)
+        step[row, at, axis] = 1e-2
+        with torch.no_grad():
+            up, down = (
+                term.loss(ids, problems, embeds=embeds + s).double().sum() for s in (step, -step)
+            )
+        torch.testing.assert_close(
+            grad[row, at, axis].double(), (up - down) / 2e-2, rtol=3e-2, atol=2e-3
+        )
+    beyond = torch.arange(embeds.shape[1]) >= ids.lengths[:, None]
+    assert (grad[beyond] == 0).all()
+
+
+@pytest.mark.parametrize("text", ["", "  ", "ly"])
+def test_what_cannot_follow_a_text_is_refused(text: str) -> None:
+    with pytest.raises(ProblemError, match="begins with a blank or a line break"):
+        Continuation(gpt2()).read_target(text)
+
+
+def test_a_continuation_that_fills_the_model_is_refused() -> None:
+    with pytest.raises(ProblemError, match=r"has \d+ tokens, tiny-gpt2 takes 64"):
+        Continuation(gpt2()).read_target(" the" * 40)
+
+
+def test_room_for_the_continuation_is_set_aside() -> None:
+    term = bound(gpt2()).terms[0]
+    longest = max(len(Continuation(gpt2()).read_target(f)) for f in FOLLOWING)
+    assert term.max_length == gpt2().max_length - longest
+
+
+def test_only_terms_with_a_loss_of_their_own_are_joint() -> None:
+    assert isinstance(Continuation(gpt2()), JointTerm)
+    assert isinstance(TextSimilarity(sentence_encoder()), Term)
+    assert not isinstance(TextSimilarity(sentence_encoder()), JointTerm)
+
+
+def test_a_table_without_context_says_that_it_cannot(tmp_path) -> None:
+    objective = Objective([Fluency(gpt2()), Continuation(llama())])
+    proposer = TransferProposer(WordTable(folder=tmp_path), search_width=4)
+    with pytest.raises(ProblemError, match="Use a transfer that takes gradients"):
+        minimize(
+            objective,
+            AutoDAN(steps=2, proposer=proposer),
+            continuation=" at night",
+            prefix="two people",
+        )
+
+
+def test_a_search_makes_the_continuation_likelier() -> None:
+    objective = Objective([Fluency(gpt2()), Continuation(llama(), weight=20.0)])
+    method = AutoDAN(
+        steps=3, proposer=TransferProposer(search_width=8), strategy=BeamSearch(beam_width=2)
+    )
+    (result,) = minimize(objective, method, continuation=" at night", prefix="two people")
+    before = by_hand(llama(), llama_module(), "two people", " at night")
+    assert result.terms["continuation"] < float(before)
