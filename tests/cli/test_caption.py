@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.main import main
-from fuseprompt.cli.parser import UsageError
+from fuseprompt.cli.parser import UsageError, reword
+from fuseprompt.search.engine import Progress
 from tests.tasks.fixtures import save_models, save_pictures
 
 KEYS = [
@@ -139,6 +141,15 @@ def test_an_empty_folder_alone_is_an_error(run, tmp_path) -> None:
     assert "the folder has no image files" in output.err
 
 
+def test_only_unreadable_images_fail_before_any_model_is_loaded(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("fuseprompt.cli.caption.load_models", None)
+    output = run(str(tmp_path / "none.png"), "", "--json")
+    assert output.code == 1
+    assert [line["image"] for line in output.lines] == [str(tmp_path / "none.png"), ""]
+    assert "no such file" in output.err
+    assert "An image was named ''" in output.err
+
+
 def test_a_folder_is_captioned_in_name_order(run, tmp_path) -> None:
     save_pictures(tmp_path / "many", "b.png", "a.png")
     output = run(str(tmp_path / "many"), "--json")
@@ -245,14 +256,14 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("a.png", "--steps", "0"), "steps"),
-        (("a.png", "--beam-width", "-1"), "beam_width"),
-        (("a.png", "--search-width", "-5"), "search_width"),
-        (("a.png", "--num-captions", "0"), "num_captions"),
-        (("a.png", "--max-tokens", "-1"), "max_tokens"),
-        (("a.png", "--group-size", "0"), "group_size"),
-        (("a.png", "--time-limit", "-1"), "time_limit"),
-        (("a.png", "--device", "gpu"), "device"),
+        (("a.png", "--steps", "0"), "--steps 0: expected a whole number above 0."),
+        (("a.png", "--beam-width", "-1"), "--beam-width"),
+        (("a.png", "--search-width", "-5"), "--search-width -5: expected a whole number above 0."),
+        (("a.png", "--num-captions", "0"), "--num-captions"),
+        (("a.png", "--max-tokens", "-1"), "--max-tokens"),
+        (("a.png", "--group-size", "0"), "--group-size"),
+        (("a.png", "--time-limit", "-1"), "--time-limit -1: expected a number above 0."),
+        (("a.png", "--device", "gpu"), "--device: expected auto, cpu or cuda."),
         (("a.png", "--transfer", "gradient"), "'none', 'random', 'context-free', 'direct'"),
         (("a.png", "--weight", "image"), "expected TERM=NUMBER, such as image=20"),
         (("a.png", "--weight", "image=many"), "expected TERM=NUMBER"),
@@ -261,7 +272,12 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--weight", "image=-2"), "at least 0"),
         (("a.png", "--colour", "red"), "--colour"),
         (("a.png", "--config", "none.yaml"), "none.yaml"),
-        ((), "image"),
+        (("a.png", "--seed", "x"), "--seed x: expected a whole number."),
+        (("a.png", "--time-limit", "nan"), "--time-limit nan: expected a number above 0."),
+        (("a.png", "--forbid", ""), "--forbid '': expected a word."),
+        (("a.png", "--require", " "), "--require '': expected a word."),
+        (("a.png", "--forbid", "Cat", "--require", "cat"), "both name cat"),
+        ((), "arguments are required: IMAGE"),
     ],
 )
 def test_usage_errors_have_exit_code_2(args, words, capsys) -> None:
@@ -340,3 +356,43 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, models) -> None:
     assert process.returncode == 130
     assert "interrupted" in err
     assert "Traceback" not in err
+
+
+def test_ctrl_c_shows_the_best_texts_so_far_apart_from_the_results(
+    run, tmp_path, monkeypatch, capsys, models
+) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png", "c.png", "d.png")
+    seen: list[Progress] = []
+
+    def stop(bar: Bar, step: Progress) -> None:
+        seen.append(step)
+        if step.ids[0].startswith("2:"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bar, "on_step", stop)
+    given = [str(tmp_path / "none.png"), *files]
+    options = ("--models", models, *SMALL, "--group-size", "2", "--json")
+    assert main(["caption", *given, *options]) == 130
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["image"] for line in lines] == given[:2]
+    told = [line for line in printed.err.splitlines() if line.startswith("not finished")]
+    assert told == [f"not finished, best after 1 of 2 tokens: {file}" for file in files[1:3]]
+    for text in seen[-1].texts:
+        assert f"\n  {text}\n" in printed.err
+    assert printed.err.endswith("interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "want"),
+    [
+        ("unrecognized arguments: --foo", "unrecognized arguments: --foo"),
+        (
+            "Parser key \"fit.rank\":\n  Expected a <class 'int'>. Got value: x",
+            "--rank x: expected a whole number.",
+        ),
+        ('Parser key "words": is odd', "--words: is odd"),
+    ],
+)
+def test_messages_name_options_as_they_are_typed(message: str, want: str) -> None:
+    assert reword(message) == want

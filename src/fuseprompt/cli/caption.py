@@ -14,7 +14,16 @@ from typing import Any, Final, TextIO
 from fuseprompt.cli.bar import Bar, silence_libraries
 from fuseprompt.cli.parser import UsageError
 from fuseprompt.errors import FuseError
-from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, Failure, caption, expand
+from fuseprompt.search.engine import Progress
+from fuseprompt.tasks.caption import (
+    WEIGHTS,
+    Caption,
+    CaptionSettings,
+    Failure,
+    caption,
+    expand,
+    find_failures,
+)
 from fuseprompt.tasks.models import ModelIds, load_models, model_ids
 from fuseprompt.tasks.transfers import transfer_named
 
@@ -37,6 +46,10 @@ def run(args: Any) -> int:
         FuseError: If models are missing, or a setting does not fit them.
     """
     weights = read_weights(args.weight or [], has_sentiment=args.sentiment is not None)
+    forbid = read_words("--forbid", args.forbid or [])
+    require = read_words("--require", args.require or [])
+    if both := {w.casefold() for w in forbid} & {w.casefold() for w in require}:
+        raise UsageError(f"--forbid and --require both name {', '.join(sorted(both))}.")
     ids = model_ids(args.models)
     files = expand(args.image)
     if args.prepare:
@@ -47,6 +60,10 @@ def run(args: Any) -> int:
         print(_describe_models(args.models, ids, args.sentiment), file=sys.stderr)
     silence_libraries()
     with _open_out(args.out) as out, Bar(len(files), quiet=args.quiet or args.json) as bar:
+        report = _Report(bar, out, as_json=args.json)
+        if failures := find_failures(files):
+            report.print_all(iter(failures))
+            return 1
         models = load_models(ids, with_sentiment=args.sentiment is not None, device=args.device)
         width = PAPER_SEARCH_WIDTH if args.models == "paper" else SEARCH_WIDTH
         settings = CaptionSettings(
@@ -58,14 +75,14 @@ def run(args: Any) -> int:
             beam_width=args.beam_width,
             search_width=args.search_width or width,
             num_captions=args.num_captions,
-            forbid=tuple(args.forbid or ()),
-            require=tuple(args.require or ()),
+            forbid=forbid,
+            require=require,
             time_limit=args.time_limit,
             seed=args.seed,
             group_size=args.group_size,
         )
-        results = caption(files, settings, models=models, on_step=bar.on_step)
-        failed = _print_all(results, bar, out, as_json=args.json)
+        results = caption(files, settings, models=models, on_step=report.on_step)
+        failed = report.print_all(results)
     return 1 if failed else 0
 
 
@@ -119,6 +136,25 @@ def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, floa
     return weights
 
 
+def read_words(option: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Read the words of an option that may repeat.
+
+    Args:
+        option: How it is typed.
+        given: What was typed behind it.
+
+    Returns:
+        The words, without white space around them.
+
+    Raises:
+        UsageError: If one has no letter or mark at all.
+    """
+    words = tuple(word.strip() for word in given)
+    if "" in words:
+        raise UsageError(f"{option} '': expected a word.")
+    return words
+
+
 def _describe_models(choice: str, ids: ModelIds, sentiment: str | None) -> str:
     used = [ids.lm, ids.image_text, *([ids.sentiment] if sentiment is not None else [])]
     other = "--models offline needs no network"
@@ -149,28 +185,63 @@ def _open_out(name: str | None) -> Iterator[TextIO | None]:
         yield file
 
 
-def _print_all(
-    results: Iterator[Caption | Failure], bar: Bar, out: TextIO | None, *, as_json: bool
-) -> int:
-    """Print each result when it comes; return how many images failed."""
-    failed = 0
-    for one in results:
+class _Report:
+    """Prints results as they come, and what was not finished if a person stops the search.
+
+    Args:
+        bar: Prints around itself.
+        out: File of `--out`, or `None`.
+        as_json: Print JSON lines.
+    """
+
+    def __init__(self, bar: Bar, out: TextIO | None, *, as_json: bool) -> None:
+        self._bar, self._out, self._as_json = bar, out, as_json
+        self._num_done = 0
+        self._last: Progress | None = None
+
+    def on_step(self, step: Progress) -> None:
+        """Remember the best texts so far, and show them."""
+        self._last = step
+        self._bar.on_step(step)
+
+    def print_all(self, results: Iterator[Caption | Failure]) -> int:
+        """Print each result when it comes; return how many images failed."""
+        failed = 0
+        try:
+            for one in results:
+                self._print(one)
+                failed += isinstance(one, Failure)
+        except KeyboardInterrupt:
+            self._tell_unfinished()
+            raise
+        return failed
+
+    def _print(self, one: Caption | Failure) -> None:
         if isinstance(one, Failure):
-            failed += 1
-            bar.tell(f"error: {one.error}")
+            self._bar.tell(f"error: {one.error}")
             line = json.dumps({"image": one.image, "error": one.error}, ensure_ascii=False)
         else:
             line = json.dumps(record(one), ensure_ascii=False)
-        if as_json:
-            bar.say(line)
+        if self._as_json:
+            self._bar.say(line)
         elif isinstance(one, Caption):
-            bar.say(_readable(one))
-        if out is not None:
-            out.write(line + "\n")
-            out.flush()
+            self._bar.say(_readable(one))
+        if self._out is not None:
+            self._out.write(line + "\n")
+            self._out.flush()
         if isinstance(one, Failure) or one.rank == 1:
-            bar.count_image()
-    return failed
+            self._num_done += 1
+            self._bar.count_image()
+
+    def _tell_unfinished(self) -> None:
+        """Print the best texts of images whose search was cut off, on stderr: no results yet."""
+        if self._last is None:
+            return
+        for problem, text in zip(self._last.ids, self._last.texts, strict=True):
+            number, _, image = problem.partition(":")
+            if int(number) >= self._num_done:
+                at = f"after {self._last.step} of {self._last.steps} tokens"
+                self._bar.tell(f"not finished, best {at}: {image}\n  {text}")
 
 
 def _readable(one: Caption) -> str:

@@ -4,7 +4,8 @@ Only parsing happens here: nothing heavy is imported, so help and usage errors c
 """
 
 import os
-from typing import Final
+import re
+from typing import Final, NoReturn
 
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveFloat, PositiveInt, restricted_string_type
@@ -22,9 +23,50 @@ class UsageError(FuseError):
     """An option that cannot be right, whatever the images and models are: exit code 2."""
 
 
+class _Parser(ArgumentParser):
+    """A parser that names options as they are typed, and what it expected."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the usage and what is wrong, and exit with code 2."""
+        super().error(reword(message), ex)  # type: ignore[no-untyped-call, unused-ignore]
+
+
+#: What our types are called when they were expected, by the names that jsonargparse prints.
+_EXPECTED: Final = {
+    "PositiveInt": "a whole number above 0",
+    "PositiveFloat": "a number above 0",
+    "Device": "auto, cpu or cuda",
+    "<class 'int'>": "a whole number",
+}
+
+
+def reword(message: str) -> str:
+    """Return an error message of jsonargparse as a user of the command line would put it.
+
+    Args:
+        message: The message; one that is not known here comes back with its option renamed.
+
+    Returns:
+        Such as "--steps 0: expected a whole number above 0."
+    """
+    message = message.replace("are required: caption.image", "are required: IMAGE")
+    found = re.match(r'Parser key "(?:\w+\.)*(\w+)":\s*(.*)', message, re.DOTALL)
+    if found is None:
+        return message
+    option, reason = "--" + found[1].replace("_", "-"), found[2].strip()
+    expected = next((words for name, words in _EXPECTED.items() if name in reason), None)
+    if expected is None:
+        return f"{option}: {reason}"
+    got = re.search(
+        r": (\S+) does not conform|(?:base 10|to float|Got value): '?([^'\n]*)'?", reason
+    )
+    value = "" if got is None else f" {got[1] or got[2]}"
+    return f"{option}{value}: expected {expected}."
+
+
 def make_parser() -> ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = ArgumentParser(
+    parser = _Parser(
         prog="fuseprompt",
         description="Optimise one text against several models at once, whatever tokens they use.",
         version=__version__,
@@ -40,7 +82,7 @@ def make_parser() -> ArgumentParser:
     ):
         commands.add_subcommand(name, sub, help=about)
     about = "measure this package beside the published procedure"
-    bench = ArgumentParser(description=f"{about.capitalize()}.")
+    bench = _Parser(description=f"{about.capitalize()}.")
     # jsonargparse wants a command added before the commands inside it are.
     commands.add_subcommand("bench", bench, help=about)
     benches = bench.add_subcommands(required=True, dest="bench")
@@ -50,7 +92,7 @@ def make_parser() -> ArgumentParser:
 
 def _parser(usage: str, description: str) -> ArgumentParser:
     """Return a parser with what every command has; all options would make a usage line too long."""
-    parser = ArgumentParser(usage=usage, description=description, version=__version__)
+    parser = _Parser(usage=usage, description=description, version=__version__)
     parser.add_argument("--quiet", action="store_true", help="print results and errors only")
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
     return parser
@@ -72,11 +114,11 @@ def _caption_parser() -> ArgumentParser:
     add("--prefix", default="An image of", help="text that every caption begins with")
     add("--sentiment", default=None, metavar="LABEL", help="tone, such as positive")
     add("--steps", type=PositiveInt, default=12, help="most tokens that are appended")
-    add("--max-tokens", type=PositiveInt | None, default=None, help="the same as --steps")
+    add("--max-tokens", type=PositiveInt, default=None, help="the same as --steps")
     add("--beam-width", type=PositiveInt, default=5, help="open texts per image")
     add(
         "--search-width",
-        type=PositiveInt | None,
+        type=PositiveInt,
         default=None,
         help="candidates per open text (64; with the paper's models 512)",
     )
@@ -85,7 +127,7 @@ def _caption_parser() -> ArgumentParser:
     add("--num-captions", type=PositiveInt, default=1, help="captions per image, best first")
     add("--forbid", action="append", metavar="WORD", help="no caption may have it; may repeat")
     add("--require", action="append", metavar="WORD", help="every caption has it; may repeat")
-    add("--time-limit", type=PositiveFloat | None, default=None, help="seconds per image group")
+    add("--time-limit", type=PositiveFloat, default=None, help="seconds per image group")
     add("--group-size", type=PositiveInt, default=4, help="images searched together")
     add("--seed", type=int, default=0, help="seed")
     add("--device", type=Device, default="auto", help="auto, cpu or cuda")
@@ -129,7 +171,7 @@ def _fit_parser() -> ArgumentParser:
     add("--max-tokens", type=PositiveInt, default=4, help="most tokens of a word")
     add("--words-per-case", type=PositiveInt, default=16_384, help="most words for one map")
     add("--by-length", action="store_true", help="one map per count of the secondary (the paper)")
-    add("--rank", type=PositiveInt | None, default=None, help="tubal rank of the maps")
+    add("--rank", type=PositiveInt, default=None, help="tubal rank of the maps")
     add("--seed", type=int, default=0, help="which words are taken and which held out")
     add("--local-only", action="store_true", help="do not download models")
     return parser
@@ -148,7 +190,7 @@ def _fidelity_parser() -> ArgumentParser:
     )
     add("--edits", default="append", help="append, replace, or both with a comma")
     add("--contexts", type=PositiveInt, default=4, help="contexts for each secondary and edit")
-    add("--hours", type=PositiveFloat | None, default=None, help="compute no more after so long")
+    add("--hours", type=PositiveFloat, default=None, help="compute no more after so long")
     add("--transfers", default=None, metavar="NAMES", help="judge only these, with commas")
     add("--folder", default=None, metavar="FOLDER", help="where exact losses are kept")
     add("--plot", default=None, metavar="FILE.png", help="draw recall against evaluations")
@@ -164,7 +206,7 @@ def _explain_parser() -> ArgumentParser:
     add = parser.add_argument
     add("image", metavar="IMAGE", help="the photo")
     add("--out", required=True, metavar="FILE.html", help="the page to write")
-    add("--step", type=PositiveInt | None, default=None, help="step of the search (default: 2)")
+    add("--step", type=PositiveInt, default=None, help="step of the search (default: 2)")
     add("--text", default=None, metavar="TEXT", help="look at this open text instead of a step")
     add("--transfer", action="append", metavar="NAME", help="compare only these; may repeat")
     add("--prefix", default="An image of", help="text that every caption begins with")

@@ -31,6 +31,8 @@ def open_image(path: str | Path) -> Image.Image:
             too large.
     """
     file = Path(path)
+    if not str(path):  # Path("") would be the current folder.
+        raise ImageError("An image was named '', expected the path of an image or of a folder.")
     if not _exists(file):
         raise ImageError(
             f"{file}: no such file. Give the path of an image or of a folder of images."

@@ -89,11 +89,13 @@ class Progress:
         step: Tokens appended.
         steps: Most tokens that will be appended.
         texts: Best text so far of each problem of the group.
+        ids: Ids of these problems.
     """
 
     step: int
     steps: int
     texts: tuple[str, ...]
+    ids: tuple[str, ...] = ()
 
 
 def minimize(
@@ -200,12 +202,13 @@ def _search_group(
 ) -> Iterator[Result]:
     started = time.monotonic()
     bound = objective.bind(problems)
+    ids = tuple(p.id for p in problems)
     state = method.init(bound)
     while not method.is_done(state):
         state = method.step(state)
         if on_step is not None:
             so_far = tuple(f.texts[0] for f in method.finish(state))
-            on_step(Progress(state.num_steps, method.steps, so_far))
+            on_step(Progress(state.num_steps, method.steps, so_far, ids))
         if time_limit is not None and time.monotonic() - started > time_limit:
             break
     found = method.finish(state)

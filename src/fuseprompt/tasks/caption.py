@@ -156,7 +156,8 @@ def caption(
         paths: An image, a folder (its images in name order), or several of either.
         settings: Settings; the defaults suit the offline models.
         models: Loaded models; the offline ones by default.
-        on_step: Called after each step of the search.
+        on_step: Called after each step of the search; the ids of its problems are "NUMBER:PATH",
+            the number being the place among all images, from 0.
 
     Returns:
         An iterator over one `Caption` per image, or `Failure` for a file that cannot be read or a
@@ -197,6 +198,20 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
             inside = [path]  # It fails like an unreadable image, beside which the others count.
         files.extend(str(file) for file in inside)
     return files
+
+
+def find_failures(files: Sequence[str]) -> list[Failure]:
+    """Return the failure of every file, or nothing as soon as one can be read.
+
+    It tells whether loading the models is worth the wait.
+    """
+    failures: list[Failure] = []
+    for file in files:
+        opened = _try_open(file)
+        if not isinstance(opened, Failure):
+            return []
+        failures.append(opened)
+    return failures
 
 
 def _caption_groups(
