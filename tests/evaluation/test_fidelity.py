@@ -231,9 +231,12 @@ def test_tables_name_every_cell_and_ranker(measured) -> None:
     assert text.count("| oracle | 1.00") == 6
     assert "### offline:sentence, similarity, append new word" in text
     assert "3 words" in report.short_tables(rows, by="words")
-    assert "1 pieces" in report.short_tables(rows, by="pieces")
+    assert "| 1 piece |" in report.short_tables(rows, by="pieces")
     assert report.goals(rows).count("| oracle | yes |") == 14
-    assert "**+" in report.paired(rows, figures=("recall 10@64",))
+    paired = report.paired(rows, figures=("recall 10@64",))
+    assert "**+" in paired
+    widths = {line.count("|") for line in paired.splitlines() if line.startswith("|")}
+    assert widths == {7}
 
 
 def test_one_context_has_null_bounds(measured) -> None:

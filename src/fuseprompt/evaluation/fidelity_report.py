@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fuseprompt.errors import FuseError
-from fuseprompt.evaluation.fidelity import BUDGETS, COSTS, Group, Measurement, compare, pool
+from fuseprompt.evaluation.fidelity import BUDGETS, Group, Measurement, compare, pool
 from fuseprompt.evaluation.fidelity import summarise as summarise_contexts
 from fuseprompt.evaluation.judged import DEFAULT
 from fuseprompt.evaluation.rankers import Ranker
@@ -101,7 +101,8 @@ def tables(measured: Sequence[Measurement], *, by: str = "") -> str:
     for group in dict.fromkeys(group for group, _ in pooled):
         rows = {name: contexts for (g, name), contexts in pooled.items() if g == group}
         count = max(len(c) for c in rows.values())
-        lines = [f"### {title(group)}", "", f"{count} contexts.", "", _heading(), _rule()]
+        counted = "1 context." if count == 1 else f"{count} contexts."
+        lines = [f"### {title(group)}", "", counted, "", _heading(), _rule()]
         for name, contexts in rows.items():
             found = summarise_contexts(contexts)
             cells = [_cell(found[figure], digits) for _, figure, digits in COLUMNS]
@@ -116,8 +117,7 @@ def title(group: Group) -> str:
     if group.words is not None:
         text += f", {group.words} words"
     if group.pieces is not None:
-        text += f", {group.pieces} {'piece' if group.pieces == 1 else 'pieces'}"
-        text += " and more" if group.pieces == 4 else ""
+        text += f", {_column(group.pieces, 'pieces')}"
     return text
 
 
@@ -137,7 +137,7 @@ def _cell(estimate: Estimate, digits: int) -> str:
 
 
 def short_tables(measured: Sequence[Measurement], *, by: str) -> str:
-    """Return one table of recall within 64 evaluations, a column for each value of `by`.
+    """Return tables of recall within 64 evaluations, a column for each value of `by`.
 
     Args:
         measured: Measurements.
@@ -156,7 +156,7 @@ def short_tables(measured: Sequence[Measurement], *, by: str) -> str:
     parts = []
     for key, columns in cells.items():
         values = sorted(columns)
-        heads = " | ".join(f"{v} {by}" for v in values)
+        heads = " | ".join(_column(v, by) for v in values)
         lines = [
             f"### {', '.join(key)}",
             "",
@@ -170,6 +170,12 @@ def short_tables(measured: Sequence[Measurement], *, by: str) -> str:
             )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def _column(value: int, by: str) -> str:
+    if by == "words":
+        return f"{value} words"
+    return "1 piece" if value == 1 else f"{value} pieces" + (" and more" if value == 4 else "")
 
 
 def paired(measured: Sequence[Measurement], *, figures: Sequence[str]) -> str:
@@ -192,9 +198,10 @@ def paired(measured: Sequence[Measurement], *, figures: Sequence[str]) -> str:
             if name in ("none", "random"):
                 continue
             differences = [
-                None if rival == name else compare(contexts, pooled[group, rival], figure)
+                compare(contexts, pooled[group, rival], figure)
+                if rival != name and (group, rival) in pooled
+                else None
                 for rival in RIVALS
-                if (group, rival) in pooled
             ]
             texts = ["" if d is None else _signed(d) for d in differences]
             lines.append(f"| {title(group)} | {name} | " + " | ".join(texts) + " |")
@@ -304,9 +311,9 @@ def plot(measured: Sequence[Measurement], file: Path) -> None:
     figure.supxlabel("exact evaluations")
     figure.supylabel("share of the exact ten best found")
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False
+        handles.values(), handles.keys(), loc="outside upper center", ncols=5, frameon=False
     )
     figure.savefig(file, dpi=110)
 
 
-__all__ = ["BUDGETS", "COSTS", "as_json", "goals", "paired", "plot", "short_tables", "tables"]
+__all__ = ["as_json", "goals", "paired", "plot", "short_tables", "tables", "title"]
