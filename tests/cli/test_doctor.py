@@ -5,14 +5,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fuseprompt.cli.doctor import PAPER_MODELS, doctor, examine
 from fuseprompt.cli.prepare import prepare
+from fuseprompt.errors import PrepareError
 from fuseprompt.models.offline import OFFLINE_IDS
 from fuseprompt.models.prepare import convert, download
+from fuseprompt.tasks import tables
+from fuseprompt.tasks.tables import SECONDARIES
 from tests.models.prepare.fake_build import fake_converters, no_download
 
 
@@ -25,7 +29,10 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "download_archives", no_download)
     monkeypatch.setattr(convert, "CONVERTERS", fake_converters(0))
     # Fake models make no word table.
-    monkeypatch.setattr("fuseprompt.tasks.tables.is_ready", lambda: True)
+    table = tmp_path / "table"
+    table.write_bytes(b"12345678")
+    monkeypatch.setattr("fuseprompt.tasks.tables.find_table", lambda secondary: table)
+    monkeypatch.setattr("fuseprompt.cli.doctor.find_table", lambda secondary: table)
 
 
 def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +68,51 @@ def test_json_is_one_object_with_every_model(capsys: pytest.CaptureFixture[str])
     assert report["configuration"] == "offline"
     assert report["remedies"] == []
     assert {"fuseprompt", "torch", "transformers"} <= set(report["versions"])
+
+
+def test_word_tables_are_shown_and_never_in_the_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(quiet=True)
+    names = [f"word table of offline:{name}" for name in SECONDARIES]
+    assert [(s.id, s.ready, s.size) for s in examine().word_tables] == [(n, True, 8) for n in names]
+    monkeypatch.setattr("fuseprompt.cli.doctor.find_table", lambda secondary: None)
+    assert [(s.id, s.ready, s.size) for s in examine().word_tables] == [
+        (n, False, 0) for n in names
+    ]
+    assert doctor() == 0
+    assert "made by prepare" in capsys.readouterr().out
+
+
+def test_prepare_makes_the_tables_that_are_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make(secondary: str, *, on_progress: Callable[[int, int], None]) -> None:
+        on_progress(5, 10)
+        made.append(secondary)
+
+    monkeypatch.setattr(tables, "find_table", lambda name: None if name == "sentiment" else name)
+    monkeypatch.setattr(tables, "make", make)
+    assert prepare() == 0
+    assert made == ["sentiment"]
+    told = capsys.readouterr().err
+    assert "Making the word table of offline:sentiment (once, 10 entries)" in told
+    assert prepare(tables=("image-text",), quiet=True) == 0
+    assert made == ["sentiment"]
+
+
+def test_a_table_that_cannot_be_written_names_the_folder_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(secondary: str, *, on_progress: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables, "find_table", lambda name: None)
+    monkeypatch.setattr(tables, "make", make)
+    with pytest.raises(PrepareError, match=r"image-text.*No space left.*FUSEPROMPT_CACHE"):
+        prepare(quiet=True)
 
 
 def test_a_damaged_model_is_told_with_its_file() -> None:
@@ -117,8 +169,8 @@ def test_prepared_models_cost_neither_time_nor_torch() -> None:
     prepare(quiet=True)
     code = (
         "import sys\nfrom fuseprompt.cli.prepare import prepare\n"
-        "from fuseprompt.tasks import tables\nassert not tables.is_ready()\n"
-        "tables.is_ready = lambda: True\n"
+        "from fuseprompt.tasks import tables\nassert tables.find_table('sentiment') is None\n"
+        "tables.find_table = lambda secondary: 'there'\n"
         "prepare(quiet=True)\nprint(*sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

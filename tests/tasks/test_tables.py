@@ -1,43 +1,60 @@
-"""The offline word table: ready only if it was made from the models as they are now."""
+"""The offline word tables: ready only if it was made from the models as they are now."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from fuseprompt.errors import ModelError
 from fuseprompt.models import hub, offline
 from fuseprompt.models.image_text import TwoTowerModel
 from fuseprompt.tasks import tables
 from fuseprompt.text.tokenizer import Tokenizer
-from tests.tiny import clip, gpt2, sentence_encoder
+from tests.tiny import classifier, clip, gpt2, sentence_encoder
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a cache of tables, of tiny models in place of the offline ones."""
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
-    two = TwoTowerModel(sentence_encoder(), clip(), name="tiny-two-towers")
-    monkeypatch.setattr(hub, "load", lambda name: two)
+    models = {
+        "offline:lm": gpt2(),
+        "offline:image-text": TwoTowerModel(sentence_encoder(), clip(), name="tiny-two-towers"),
+        "offline:sentiment": classifier(),
+    }
+    monkeypatch.setattr(hub, "load", models.__getitem__)
     monkeypatch.setattr(offline, "offline_folder", lambda name: tmp_path)
     monkeypatch.setattr(Tokenizer, "from_pretrained", lambda path: gpt2().tokenizer)
     return tmp_path / "word-tables"
 
 
-def test_it_is_made_once_and_then_ready(folder: Path) -> None:
+def test_a_table_is_made_once_and_then_ready(folder: Path) -> None:
     calls: list[tuple[int, int]] = []
-    assert not tables.is_ready()
-    tables.make(on_progress=lambda done, total: calls.append((done, total)))
-    assert tables.is_ready()
+    for name in tables.SECONDARIES:
+        assert tables.find_table(name) is None
+        tables.make(name, on_progress=lambda done, total: calls.append((done, total)))
+        file = tables.find_table(name)
+        assert file is not None
+        assert file.parent == folder
+        assert file.stat().st_size > 0
     assert calls
     assert calls[-1][0] == calls[-1][1]
+    assert tables.find_table("image-text") != tables.find_table("sentiment")
     calls.clear()
-    tables.make(on_progress=lambda done, total: calls.append((done, total)))
+    for name in tables.SECONDARIES:
+        tables.make(name, on_progress=lambda done, total: calls.append((done, total)))
     assert calls == []
 
 
+def test_a_language_model_has_no_table(folder: Path) -> None:
+    with pytest.raises(ModelError, match="offline:lm: expected one of image-text, sentiment"):
+        tables.make("lm")
+
+
 @pytest.mark.parametrize("fault", ["other models", "no table", "damaged note"])
-def test_it_is_not_ready_after_a_change(folder: Path, fault: str) -> None:
-    tables.make()
+@pytest.mark.parametrize("name", tables.SECONDARIES)
+def test_it_is_not_ready_after_a_change(folder: Path, fault: str, name: str) -> None:
+    tables.make(name)
     (note,) = folder.glob("*.json")
     (table,) = folder.glob("*.safetensors")
     if fault == "other models":
@@ -46,6 +63,6 @@ def test_it_is_not_ready_after_a_change(folder: Path, fault: str) -> None:
         table.unlink()
     else:
         note.write_text("[1, 2")
-    assert not tables.is_ready()
-    tables.make()
-    assert tables.is_ready()
+    assert tables.find_table(name) is None
+    tables.make(name)
+    assert tables.find_table(name) is not None

@@ -26,9 +26,10 @@ class Bar(AbstractContextManager["Bar"]):
     Args:
         num_images: Images in all.
         quiet: Say nothing but results and errors.
+        what: What is counted, if not images.
     """
 
-    def __init__(self, num_images: int, *, quiet: bool) -> None:
+    def __init__(self, num_images: int, *, quiet: bool, what: str = "images") -> None:
         console = Console(stderr=True)
         self._shown = console.is_terminal and not quiet
         self._progress = _HidingProgress(
@@ -41,7 +42,7 @@ class Bar(AbstractContextManager["Bar"]):
             disable=not self._shown,
             transient=True,
         )
-        self._images = self._progress.add_task("images", total=num_images)
+        self._images = self._progress.add_task(what, total=num_images)
         self._work = self._progress.add_task("loading models", total=None)
         self._told: set[str] = set()
         self._quiet = quiet
@@ -70,7 +71,7 @@ class Bar(AbstractContextManager["Bar"]):
         self._progress.update(self._work, total=total, completed=done, description=what)
 
     def count_image(self) -> None:
-        """Count an image as done."""
+        """Count an image, or whatever is counted, as done."""
         self._progress.advance(self._images)
 
     def tell(self, text: str) -> None:

@@ -55,7 +55,7 @@ def run(args: Any) -> int:
     if args.prepare:
         from fuseprompt.cli.prepare import prepare
 
-        prepare(quiet=args.quiet or args.json)
+        prepare(quiet=args.quiet or args.json, tables=_word_tables(args))
     if not args.quiet:
         print(_describe_models(args.models, ids, args.sentiment), file=sys.stderr)
     silence_libraries()
@@ -134,6 +134,13 @@ def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, floa
         if not 0.0 <= weights[name] < float("inf"):
             raise UsageError(f"--weight {entry}: expected a finite number of at least 0.")
     return weights
+
+
+def _word_tables(args: Any) -> tuple[str, ...]:
+    """Return the secondaries whose word table these options use."""
+    if args.transfer not in ("best", "context-free"):
+        return ()
+    return ("image-text",) if args.sentiment is None else ("image-text", "sentiment")
 
 
 def read_words(option: str, given: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fuseprompt import __version__
 from fuseprompt.models.offline import RECIPES, cache_dir, find_fault, models_dir, read_manifest
+from fuseprompt.tasks.tables import SECONDARIES, find_table
 
 #: The packages that results depend on.
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
@@ -70,6 +71,8 @@ class Report:
         cache: Folder of everything that fuseprompt keeps.
         configuration: Models that a command without `--models` uses: "offline", "paper" or a file.
         offline: State of the offline models.
+        word_tables: State of the offline models' word tables; a missing one is made when it is
+            first used.
         paper: State of the paper's models in the local cache of the Hub.
         remedies: What to do; empty if the configuration is ready.
     """
@@ -82,6 +85,7 @@ class Report:
     cache: str
     configuration: str
     offline: tuple[ModelState, ...]
+    word_tables: tuple[ModelState, ...]
     paper: tuple[ModelState, ...]
     remedies: tuple[Remedy, ...]
 
@@ -127,6 +131,7 @@ def examine() -> Report:
         cache=str(cache_dir()),
         configuration=configuration,
         offline=offline,
+        word_tables=tuple(_table_state(name) for name in SECONDARIES),
         paper=paper,
         remedies=tuple(_find_remedies(configuration, versions, offline=offline, paper=paper)),
     )
@@ -154,6 +159,14 @@ def _offline_state(name: str) -> ModelState:
     entry = read_manifest().get(name)
     size = entry.size if entry is not None and fault is None else 0
     return ModelState(f"offline:{name}", ready=fault is None, size=size, note=fault or "")
+
+
+def _table_state(secondary: str) -> ModelState:
+    file = find_table(secondary)
+    name = f"word table of offline:{secondary}"
+    if file is None:
+        return ModelState(name, ready=False, size=0, note="made by prepare, or at its first use")
+    return ModelState(name, ready=True, size=file.stat().st_size, note="")
 
 
 def _hub_state(model_id: str) -> ModelState:
@@ -229,7 +242,7 @@ def _print_tables(report: Report) -> None:
     models.add_column("model", overflow="fold")
     models.add_column("on disk", no_wrap=True)
     models.add_column("state")
-    for state in (*report.offline, *report.paper):
+    for state in (*report.offline, *report.word_tables, *report.paper):
         size = f"{state.size / 1e6:.0f} MB" if state.ready else "-"
         # A fault that names the folder would make the table unreadable; it is told in full below.
         note = "ready" if state.ready else state.note.partition(" (")[0].partition(":")[0]

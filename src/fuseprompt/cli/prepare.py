@@ -1,32 +1,45 @@
 """`fuseprompt prepare`: make the offline models on this machine, once.
 
 A thin layer over `fuseprompt.models.prepare.build` (the models) and `fuseprompt.tasks.tables` (the
-word table that captions need): it only decides what is printed. Read next: the former.
+word tables that captions need): it only decides what is printed. Read next: the former.
 """
 
 import json as json_format
 import sys
+from collections.abc import Sequence
+from functools import partial
+
+from fuseprompt.errors import PrepareError
+from fuseprompt.tasks.tables import SECONDARIES
 
 
-def prepare(*, force: bool = False, quiet: bool = False, json: bool = False) -> int:
+def prepare(
+    *,
+    force: bool = False,
+    quiet: bool = False,
+    json: bool = False,
+    tables: Sequence[str] = SECONDARIES,
+) -> int:
     """Download and convert the offline models; returns at once if they are there.
 
     Args:
         force: Make all of them anew.
         quiet: Print nothing but errors.
         json: Print one JSON object on stdout when done: folder, models made now, bytes, seconds.
+        tables: Secondaries whose word table is made too; it costs 20 s each, and `caption` does not
+            wait for those that it will not use.
 
     Returns:
         Exit code 0.
 
     Raises:
-        PrepareError: If it fails; the message says what to do. Finished models stay.
+        PrepareError: If it fails; the message says what to do. Finished models and tables stay.
     """
     from fuseprompt.models.offline import read_manifest
     from fuseprompt.models.prepare.build import prepare_models
 
     done = prepare_models(force=force, quiet=quiet)
-    _prepare_word_table(quiet=quiet)
+    _prepare_word_tables(tables, quiet=quiet)
     size = sum(entry.size for entry in read_manifest().values())
     if json:
         facts = {
@@ -42,14 +55,28 @@ def prepare(*, force: bool = False, quiet: bool = False, json: bool = False) -> 
     return 0
 
 
-def _prepare_word_table(*, quiet: bool) -> None:
-    """Make the word table if it is missing, with a progress bar on stderr."""
-    from fuseprompt.tasks import tables
+def _prepare_word_tables(secondaries: Sequence[str], *, quiet: bool) -> None:
+    """Make the word tables that are missing, with a progress bar on stderr.
 
-    if tables.is_ready():
+    Raises:
+        PrepareError: If one cannot be written.
+    """
+    from fuseprompt.tasks.tables import find_table, make
+
+    missing = [name for name in secondaries if find_table(name) is None]
+    if not missing:
         return
     from fuseprompt.cli.bar import Bar, silence_libraries
 
     silence_libraries()
-    with Bar(0, quiet=quiet) as bar:
-        tables.make(on_progress=lambda done, total: bar.on_making("word table", done, total))
+    with Bar(len(missing), quiet=quiet, what="word tables") as bar:
+        for name in missing:
+            what = f"word table of offline:{name}"
+            try:
+                make(name, on_progress=partial(bar.on_making, what))
+            except OSError as error:
+                raise PrepareError(
+                    f"The {what} cannot be written ({error}). Free some space, or set "
+                    "FUSEPROMPT_CACHE to a folder that you may write to."
+                ) from None
+            bar.count_image()

@@ -1,64 +1,80 @@
-"""The word table of the offline models, made ahead so that the first caption need not wait for it.
+"""The word tables of the offline models, made ahead so that the first caption need not wait for it.
 
-`is_ready` answers in a millisecond and imports no torch; `make` loads the models. Tables of other
-models are made when they are first used. Read next: `fuseprompt.transfer.word_table`.
+One for each secondary that a caption can use. `find_table` answers in a millisecond and imports no
+torch; `make` loads the models. Tables of other models are made when they are first used. Read next:
+`fuseprompt.transfer.word_table`.
 """
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from fuseprompt.errors import ModelError
 from fuseprompt.models.offline import cache_dir, recipe_digest
 
+#: Offline models that have a table, in the order in which a caption needs them.
+SECONDARIES: Final = ("image-text", "sentiment")
+
 _PRIMARY: Final = "lm"
-_SECONDARY: Final = "image-text"
 
 
-def is_ready() -> bool:
-    """Return whether the table was made from the offline models as they are now."""
-    try:
-        made = json.loads(_stamp().read_text(encoding="utf-8"))
-        return bool(made["digest"] == _digest()) and (_folder() / made["file"]).is_file()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def make(*, on_progress: Callable[[int, int], None] | None = None) -> None:
-    """Make the table, or find it on disk.
+def find_table(secondary: str) -> Path | None:
+    """Return the file of a table if it was made from the offline models as they are now.
 
     Args:
+        secondary: One of `SECONDARIES`.
+
+    Returns:
+        The file, or None: it is then made by `make`, or when it is first used.
+    """
+    try:
+        made = json.loads(_stamp(secondary).read_text(encoding="utf-8"))
+        file = _folder() / made["file"]
+        return file if made["digest"] == _digest(secondary) and file.is_file() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+    """Make a table, or find it on disk; one that was finished before a kill is not made again.
+
+    Args:
+        secondary: One of `SECONDARIES`.
         on_progress: Called with (words done, words in all) while it is made.
 
     Raises:
         MissingModelError: If the offline models were not prepared.
+        ModelError: If the offline model is none that a table can be made of.
     """
+    from fuseprompt.models.causal_lm import CausalLM
     from fuseprompt.models.hub import load
-    from fuseprompt.models.image_text import TwoTowerModel
     from fuseprompt.models.offline import offline_folder
     from fuseprompt.text.retokenize import RetokenizationTable
     from fuseprompt.text.tokenizer import Tokenizer
     from fuseprompt.transfer.word_table import fingerprint, load_or_make
 
-    model = load(f"offline:{_SECONDARY}")
-    assert isinstance(model, TwoTowerModel)
+    model = load(f"offline:{secondary}")
+    if isinstance(model, CausalLM):
+        raise ModelError(f"offline:{secondary}: expected one of {', '.join(SECONDARIES)}.")
     table = RetokenizationTable(
         Tokenizer.from_pretrained(offline_folder(_PRIMARY)), model.tokenizer
     )
     load_or_make(model, table, _folder(), on_progress=on_progress)
-    made = {"digest": _digest(), "file": f"{fingerprint(model, table)}.safetensors"}
-    partial = _stamp().with_suffix(".part")
+    made = {"digest": _digest(secondary), "file": f"{fingerprint(model, table)}.safetensors"}
+    partial = _stamp(secondary).with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(made), encoding="utf-8")
-    partial.replace(_stamp())
+    partial.replace(_stamp(secondary))
 
 
-def _digest() -> str:
-    return f"{recipe_digest(_PRIMARY)} {recipe_digest(_SECONDARY)}"
+def _digest(secondary: str) -> str:
+    return f"{recipe_digest(_PRIMARY)} {recipe_digest(secondary)}"
 
 
 def _folder() -> Path:
     return cache_dir() / "word-tables"
 
 
-def _stamp() -> Path:
-    return _folder() / "offline.json"
+def _stamp(secondary: str) -> Path:
+    return _folder() / f"offline-{secondary}.json"
