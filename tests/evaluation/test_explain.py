@@ -94,10 +94,8 @@ def test_an_oracle_finds_all_and_correlates() -> None:
     assert view.rho > 0.99  # Texts that are equal for the secondary tie.
     # Of continuations a proposer considers the likeliest 16 only, an oracle too.
     assert view.ranks[0] == 1
-    assert view.found >= 5
     (none,) = explain(PHOTO, [NoTransfer()], tiny_models(), settings=settings).views
     assert len(set(none.images.values())) == 1
-    assert none.found < view.found
 
 
 def test_a_step_of_the_search_is_reached() -> None:
