@@ -8,8 +8,8 @@ forward passes of the secondary for each context and target. Takes about two min
 core. The full study is `fuseprompt fidelity`.
 """
 
+import argparse
 import dataclasses
-import sys
 
 import torch
 from torch import Tensor
@@ -129,4 +129,6 @@ def main(secondary_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "offline:sentence")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("secondary", nargs="?", default="offline:sentence", help="id for `load`")
+    main(parser.parse_args().secondary)
