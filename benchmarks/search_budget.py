@@ -37,12 +37,16 @@ STEPS, BEAMS = 8, 2
 _NEVER = -1e9
 #: Texts of a secondary that go through it at once when its rate is measured.
 _ROWS = 32
-#: What is run for five problems at a time, then for the next five; one sweep after the other, so
-#: that a part of each is useful.
-SWEEPS: Sequence[Sequence[tuple[int, Sequence[str]]]] = (
-    ((64, MAIN_ARMS), (512, (LM,)), (16, (LM,)), (256, (LM,))),
-    ((16, MAIN_ARMS), (256, MAIN_ARMS)),
-    ((64, tuple(ARMS)), (16, tuple(ARMS)), (256, tuple(ARMS))),
+_LM_CURVE = ((512, (LM,)), (16, (LM,)), (256, (LM,)))
+_FIRST_ARMS = tuple(arm for arm in MAIN_ARMS if not arm.startswith("random"))
+#: How many problems, and what is run for five of them at a time; one sweep after the other, so that
+#: a part of all is useful.
+SWEEPS: Sequence[tuple[int, Sequence[tuple[int, Sequence[str]]]]] = (
+    (25, ((64, _FIRST_ARMS), *_LM_CURVE)),
+    (10, ((16, MAIN_ARMS), (64, MAIN_ARMS), (256, MAIN_ARMS))),
+    (40, ((64, MAIN_ARMS), *_LM_CURVE)),
+    (40, ((16, MAIN_ARMS), (256, MAIN_ARMS))),
+    (40, tuple((budget, tuple(ARMS)) for budget in (64, 16, 256))),
 )
 _BLOCK = 5
 NUM_EVERYTHING = 5
@@ -113,8 +117,8 @@ def read_captions() -> list[str]:
 
 def plan(items: Sequence[Item]) -> Iterator[Work]:
     """Yield all work, all arms of a problem together, so that differences are paired early."""
-    for sweep in SWEEPS:
-        for start in range(0, len(items), _BLOCK):
+    for count, sweep in SWEEPS:
+        for start in range(0, min(count, len(items)), _BLOCK):
             for budget, arms in sweep:
                 for item in items[start : start + _BLOCK]:
                     for arm in arms:
