@@ -146,6 +146,19 @@ def test_every_arm_stays_within_its_budget() -> None:
         assert row["cost"][-1] <= 16 * 3
 
 
+def test_the_plan_has_every_arm_at_every_budget() -> None:
+    from budget_arms import ARMS
+    from budget_problems import Item
+    from search_budget import plan
+
+    items = [Item(str(i), "image", "a.png") for i in range(40)]
+    planned = {(work.arm, work.budget, work.item.name) for work in plan(items)}
+    for item in items:
+        wanted = {(arm, budget, item.name) for arm in ARMS for budget in (16, 64, 256)}
+        assert wanted | {("LM top-k", 512, item.name)} <= planned
+    assert sum(arm == "everything" for arm, _, _ in planned) == 5
+
+
 def test_words_only_predicts_the_mean_for_continuations() -> None:
     from budget_arms import WordsOnly
 
