@@ -25,6 +25,7 @@ from fuseprompt.search.proposers import (
     Step,
     TransferProposer,
 )
+from fuseprompt.search.surrogate import SurrogateProposer
 from fuseprompt.search.turn_taking import TurnTaking
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import GRADIENT_COST, Slots, TokenScorer, Transfer
@@ -157,6 +158,7 @@ class PaidTurns:
 class _PaidTurns:
     own: Proposer
     turns: Proposer
+    rounds: int = 1
 
     def propose(self, step: Step) -> Candidates:
         # One term, so every other turn is the language model's.
@@ -174,6 +176,7 @@ def _random(seed: int) -> Arm:
 ARMS: Mapping[str, Arm] = {
     LM: lambda budget: LanguageModelProposer(budget),
     "table": lambda budget: TransferProposer(WordsOnly(WordTable()), search_width=budget),
+    "surrogate": lambda budget: SurrogateProposer(WordsOnly(WordTable()), search_width=budget),
     "direct": lambda budget: with_gradient(_direct, budget, wanted=16),
     "direct-4": lambda budget: with_gradient(_direct, budget, wanted=4),
     "direct-4 + table": lambda budget: with_gradient(_both, budget, wanted=4),

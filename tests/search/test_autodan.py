@@ -170,6 +170,8 @@ class NothingAfter:
     def __init__(self, stuck: set[int]) -> None:
         self.stuck = stuck
 
+    rounds = 1
+
     def start(self, bound: object, classes: TokenClasses) -> "NothingAfter":
         self.inner = LanguageModelProposer(4).start(bound, classes)  # type: ignore[arg-type]
         return self

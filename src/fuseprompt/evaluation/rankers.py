@@ -183,16 +183,21 @@ class _TransferRanking:
 
     def order(self, question: Question, ask: Ask) -> Ranking:
         place, chosen = question.place, question.chosen
-        if id(place) not in self._known:
-            self._known = {id(place): self._predict(place)}
+        scores = question.prior + question.weight * self.predicted(question)
         known = self._known[id(place)]
-        scores = question.prior + question.weight * known.scores[question.problem, chosen]
         # By probability first: it decides among equals and what the transfer does not predict.
         likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
         order = likely[torch.argsort(scores[likely], stable=True)]
         cost = known.new_cost if bool(place.is_new[chosen].any()) else 0.0
         cost += known.continuation_cost if bool(place.continues[chosen].any()) else 0.0
         return Ranking(order, cost)
+
+    def predicted(self, question: Question) -> Float[Tensor, " n"]:
+        """Return the predicted loss of the candidates asked about; infinite where there is none."""
+        place = question.place
+        if id(place) not in self._known:
+            self._known = {id(place): self._predict(place)}
+        return self._known[id(place)].scores[question.problem, question.chosen]
 
     def _predict(self, place: Place) -> _Predicted:
         # One problem alone says what one costs: a table may remember words between problems.

@@ -17,7 +17,7 @@ from torch import Tensor
 from fuseprompt.errors import SearchError
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.objective.objective import END_ROOM, BoundObjective
-from fuseprompt.search.batch import Beams, Candidates, extend
+from fuseprompt.search.batch import Beams, Candidates, extend, join
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
 from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
@@ -112,15 +112,12 @@ class AutoDAN:
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
         step = Step(beams[open_], log_probs[open_], self._allows, state.num_steps)
-        candidates = self._with_wanted(state, step, state.proposer.propose(step))
-        uncounted = step.beams.num_chosen[candidates.rows] < 0
-        candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
-        if not len(candidates):
+        judged = self._judge(state, step)
+        if judged is None:
             return replace(
                 state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
             )
-        losses, terms, share = _exact_losses(bound, step.beams, candidates)
-        state.proposer.observe(step, candidates, terms)
+        candidates, losses, fast = judged
         problems = step.beams.problems[candidates.rows]
         ranked = losses + self._demand(candidates.texts, state.num_steps)
         chosen = self.strategy.select(ranked, problems, candidates.tokens)
@@ -140,9 +137,32 @@ class AutoDAN:
             _log(state, grown, pools, problems),
             left,
             state.num_steps + 1,
-            state.fast_path + share * len(candidates),
+            state.fast_path + fast,
             state.num_scored + len(candidates),
         )
+
+    def _judge(
+        self, state: AutoDANState, step: Step
+    ) -> tuple[Candidates, Float[Tensor, " c"], float] | None:
+        """Return all candidates of a step, their exact losses, and how many came from tables."""
+        parts: list[Candidates] = []
+        losses: list[Tensor] = []
+        fast = 0.0
+        for number in range(state.proposer.rounds):
+            now = replace(step, round=number)
+            found = state.proposer.propose(now)
+            if number == 0:
+                found = self._with_wanted(state, step, found)
+            if not len(found):
+                break
+            uncounted = step.beams.num_chosen[found.rows] < 0
+            found = replace(found, nll=found.nll.masked_fill(uncounted, 0.0))
+            total, terms, share = _exact_losses(state.bound, step.beams, found)
+            state.proposer.observe(now, found, terms)
+            parts.append(found)
+            losses.append(total)
+            fast += share * len(found)
+        return (join(parts), torch.cat(losses), fast) if parts else None
 
     def is_done(self, state: AutoDANState) -> bool:
         """Return whether nothing is left to extend."""

@@ -95,6 +95,19 @@ class Candidates:
         return PaddedIds.from_lists([[t, *r] for t, r in zip(firsts, self.rest, strict=True)])
 
 
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """Return the candidates of several rounds as one, in order."""
+    rest = [part.rest or ((),) * len(part) for part in parts] if any(p.rest for p in parts) else []
+    return Candidates(
+        torch.cat([part.rows for part in parts]),
+        torch.cat([part.tokens for part in parts]),
+        torch.cat([part.nll for part in parts]),
+        torch.cat([part.predicted for part in parts]),
+        tuple(text for part in parts for text in part.texts),
+        tuple(tokens for part in rest for tokens in part),
+    )
+
+
 def extend(
     beams: Beams, candidates: Candidates, chosen: Int[Tensor, " k"], losses: Float[Tensor, " c"]
 ) -> Beams:

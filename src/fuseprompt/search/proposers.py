@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fuseprompt.objective.objective import BoundObjective
@@ -31,17 +31,24 @@ class Step:
         log_probs: The language model's, shape (n, v).
         allows: Whether a text may be a candidate.
         number: Steps taken before this one.
+        round: Exact rounds of this step before this one.
     """
 
     beams: Beams
     log_probs: Float[Tensor, "n v"]
     allows: Callable[[str], bool]
     number: int = 0
+    round: int = 0
 
 
 @runtime_checkable
 class Proposer(Protocol):
     """Proposes candidates and learns from their exact losses."""
+
+    @property
+    def rounds(self) -> int:
+        """Exact rounds of a step: `propose`, then `observe`, so many times."""
+        ...
 
     def propose(self, step: Step) -> Candidates:
         """Return candidates for all beams."""
@@ -87,15 +94,13 @@ class TransferProposer:
         if self.search_width < 1:
             raise ValueError(f"search_width must be at least 1, was: {self.search_width}.")
 
-    def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
+    def start(self, bound: BoundObjective, classes: TokenClasses) -> "TransferProposing":
         """Return the proposer of one search."""
         primary = bound.objective.primary
         scorers = {
             t.name: self.transfer.bind(primary, t.table, t) for t in bound.terms if t.weight > 0
         }
-        return _TransferProposing(
-            bound, classes, scorers, self.search_width, self.num_continuations
-        )
+        return TransferProposing(bound, classes, scorers, self.search_width, self.num_continuations)
 
 
 def LanguageModelProposer(search_width: int = 64) -> TransferProposer:  # noqa: N802 - a setting
@@ -105,43 +110,107 @@ def LanguageModelProposer(search_width: int = 64) -> TransferProposer:  # noqa: 
 
 @final
 @dataclass(frozen=True)
-class _TransferProposing:
+class Predictions:
+    """What is expected of candidate tokens before any of a round is evaluated.
+
+    Attributes:
+        fluency: Weighted fluency after each token, exact, shape (n, v).
+        words: The new-word tokens, shape (w,).
+        new: Predicted loss of each term after a new word, shape (n, w) each.
+        tokens: Tokens that lengthen the last word, shape (n, c).
+        may: Which of them may, shape (n, c).
+        lengthened: Predicted loss of each term after them, shape (n, c) each.
+        opens: Which texts are empty, shape (n,): none of these begins with a blank.
+    """
+
+    fluency: Float[Tensor, "n v"]
+    words: Int[Tensor, " w"]
+    new: Mapping[str, Float[Tensor, "n w"]]
+    tokens: Int[Tensor, "n c"]
+    may: Bool[Tensor, "n c"]
+    lengthened: Mapping[str, Float[Tensor, "n c"]]
+    opens: Bool[Tensor, " n"]
+
+    def total(self, weights: Mapping[str, float]) -> Float[Tensor, "n v"]:
+        """Return the total loss expected after each token; infinite where it may not be appended.
+
+        Args:
+            weights: Weight of each term.
+        """
+        scores = torch.full_like(self.fluency, float("inf"))
+        scores[:, self.words] = self.fluency[:, self.words] + sum(
+            weights[name] * values for name, values in self.new.items()
+        )
+        # A text must not begin with a blank, so an empty one takes only tokens without.
+        scores[self.opens] = float("inf")
+        longer = self.fluency.gather(1, self.tokens) + sum(
+            weights[name] * values for name, values in self.lengthened.items()
+        )
+        longer = longer.masked_fill(~self.may, float("inf"))
+        scores.scatter_(1, self.tokens, torch.minimum(longer, scores.gather(1, self.tokens)))
+        return scores
+
+
+@final
+@dataclass(frozen=True)
+class TransferProposing:
+    """A `TransferProposer` in one search.
+
+    Attributes:
+        bound: Objective and problems.
+        classes: Tokens of the primary.
+        scorers: The bound transfer of each term with a weight.
+        search_width: Candidates per beam.
+        num_continuations: Continuations considered per beam.
+    """
+
     bound: BoundObjective
     classes: TokenClasses
     scorers: Mapping[str, TokenScorer]
     search_width: int
     num_continuations: int
+    rounds: int = 1
 
-    def propose(self, step: Step) -> Candidates:
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each term that is scored."""
+        return {t.name: t.weight for t in self.bound.terms if t.name in self.scorers}
+
+    def predict(self, step: Step) -> Predictions:
+        """Return what the transfer expects of candidate tokens."""
         beams, log_probs = step.beams, step.log_probs.cpu()
         fluency = self.bound.objective.fluency
-        nll = -log_probs
         count = (beams.num_chosen[:, None] + 1).clamp_min(1)
-        reduced = fluency.reduce(beams.nll_sum[:, None] + nll.double(), count)
-        expected = fluency.weight * reduced.float()
+        reduced = fluency.reduce(beams.nll_sum[:, None] - log_probs.double(), count)
         words = torch.nonzero(self.classes.new_words).flatten()
-        scores = torch.full_like(expected, float("inf"))
-        scores[:, words] = expected[:, words]
-        # A text must not begin with a blank, so an empty one takes only tokens without.
-        scores[torch.tensor([not text for text in beams.texts])] = float("inf")
-        open_ = self._may_continue(beams)
-        blocked = torch.where(open_, log_probs, -float("inf"))
+        blocked = torch.where(self._may_continue(beams), log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_continuations, blocked.shape[1]), dim=1)
         slots = Slots.append(beams.texts, beams.problems)
-        lengthened = expected.gather(1, top.indices)
-        for term in self.bound.terms:
-            if term.name in self.scorers:
-                scorer = self.scorers[term.name]
-                scores[:, words] += term.weight * scorer.new_words(slots, words).cpu()
-                lengthened = (
-                    lengthened + term.weight * scorer.continuations(slots, top.indices).cpu()
-                )
-        lengthened = torch.where(
-            torch.isfinite(top.values), lengthened, torch.full_like(lengthened, float("inf"))
+        return Predictions(
+            fluency=fluency.weight * reduced.float(),
+            words=words,
+            new={n: s.new_words(slots, words).cpu() for n, s in self.scorers.items()},
+            tokens=top.indices,
+            may=torch.isfinite(top.values),
+            lengthened={
+                n: s.continuations(slots, top.indices).cpu() for n, s in self.scorers.items()
+            },
+            opens=torch.tensor([not text for text in beams.texts]),
         )
-        scores.scatter_(1, top.indices, torch.minimum(lengthened, scores.gather(1, top.indices)))
+
+    def propose(self, step: Step) -> Candidates:
+        """Return the tokens with the lowest expected total loss."""
+        return self.choose(step, self.predict(step).total(self.weights), self.search_width)
+
+    def choose(self, step: Step, scores: Float[Tensor, "n v"], width: int) -> Candidates:
+        """Return the best-scored tokens of each beam that survive the round trip."""
         return choose(
-            beams, scores, log_probs, self.classes, width=self.search_width, allows=step.allows
+            step.beams,
+            scores,
+            step.log_probs.cpu(),
+            self.classes,
+            width=width,
+            allows=step.allows,
         )
 
     def _may_continue(self, beams: Beams) -> Bool[Tensor, "n v"]:

@@ -52,6 +52,7 @@ class TurnTaking:
 @dataclass(frozen=True)
 class _TurnTaking:
     turns: tuple[Proposer, ...]
+    rounds: int = 1
 
     def propose(self, step: Step) -> Candidates:
         # Whose turn it is follows from the step alone: a search that is resumed goes on as before.
@@ -72,6 +73,7 @@ class _Turn:
     term: BoundTerm
     linearisation: Linearisation
     search_width: int
+    rounds: int = 1
 
     @cached_property
     def points(self) -> Float[Tensor, "k d"]:

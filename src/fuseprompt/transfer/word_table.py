@@ -6,6 +6,7 @@ word. Continuations get the table's answer for the whole last word, computed whe
 remembered.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -57,6 +58,20 @@ class WordTable:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
+        return _TableScorer(loss, table, *self.vectors(table, loss))
+
+    def vectors(
+        self, table: RetokenizationTable, loss: EmbedLoss
+    ) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
+        """Return the secondary's output for each distinct word, and the row of each primary token.
+
+        Args:
+            table: From the primary's tokens to the term's.
+            loss: The term with its targets.
+
+        Returns:
+            The table, made if it is not on disk, and rows, -1 for tokens that begin no word.
+        """
         folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
 
         def make() -> tuple[Tensor, Tensor]:
@@ -64,8 +79,7 @@ class WordTable:
             loss.compare(framed_outputs(loss.model, [" it"]), torch.tensor([0]))
             return load_or_make(loss.model, table, folder, on_progress=self.on_progress)
 
-        vectors, row_of = table.memo.recall(("word table", folder), (loss.model,), make)
-        return _TableScorer(loss, table, vectors, row_of)
+        return table.memo.recall(("word table", folder), (loss.model,), make)
 
 
 @final
@@ -156,6 +170,7 @@ def load_or_make(
     Returns:
         The model's output for each distinct word, and the row of each primary token.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     pieces = table.pieces
@@ -181,10 +196,11 @@ def load_or_make(
         if on_progress is not None:
             on_progress(min(start + _CHUNK, len(words)), len(words))
     vectors = torch.cat(parts)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    save_file({"vectors": vectors.contiguous()}, partial)
-    partial.replace(file)  # Atomic: a reader sees a whole table or none.
+    with contextlib.suppress(OSError, SafetensorError):  # Not kept where nothing can be written.
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.{os.getpid()}")
+        save_file({"vectors": vectors.contiguous()}, partial)
+        partial.replace(file)  # Atomic: a reader sees a whole table or none.
     return vectors, row_of
 
 
