@@ -28,6 +28,8 @@ COLOURS = {
     "paper's map": "#9467bd",
     "direct": "#ff7f0e",
     "direct + table": "#2ca02c",
+    "direct-4 + table": "#17becf",
+    "surrogate": "#d62728",
 }
 
 
@@ -131,8 +133,10 @@ def differences(
     ]
 
 
-def equal_budget(results: Results, arm: tuple[str, int]) -> tuple[float, float, float] | None:
-    """Return the budget that LM top-k needs for an arm's mean loss, with its interval.
+def equal_budget(
+    results: Results, arm: tuple[str, int], measure: Callable[[Outcome], float]
+) -> tuple[float, float, float] | None:
+    """Return the budget that LM top-k needs for an arm's mean, with its interval.
 
     Interpolated on log cost between the budgets that were run; infinite beyond the largest, 0
     below the smallest. None without problems that all of them have.
@@ -142,9 +146,9 @@ def equal_budget(results: Results, arm: tuple[str, int]) -> tuple[float, float, 
     shared = [p for p in ours if all(p in results[LM, b] for b in budgets)]
     if len(budgets) < 2 or not shared:
         return None
-    target = torch.tensor([ours[p].loss for p in shared], dtype=torch.float64)
+    target = torch.tensor([measure(ours[p]) for p in shared], dtype=torch.float64)
     curve = torch.tensor(
-        [[results[LM, b][p].loss for p in shared] for b in budgets], dtype=torch.float64
+        [[measure(results[LM, b][p]) for p in shared] for b in budgets], dtype=torch.float64
     )
     rows = _resample(len(shared))
     needed = torch.tensor(
@@ -206,7 +210,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cost_table(results: Results) -> str:
-    head = ("budget", "arm", "problems", "loss", "- LM top-k", "- table", "cost", "CPU s")
+    names = ("loss - LM top-k", "- table", "open - LM top-k", "- table")
+    head = ("budget", "arm", "problems", "loss", *names, "cost", "CPU s")
     rows = []
     for budget in sorted({b for _, b in results if b != EVERYTHING}):
         for arm in _arms(results):
@@ -220,7 +225,8 @@ def _cost_table(results: Results) -> str:
             against = [
                 ""
                 if arm == base
-                else _show(differences(results, (arm, budget), (base, budget), _loss))
+                else _show(differences(results, (arm, budget), (base, budget), by))
+                for by in (_loss, _last_open)
                 for base in (LM, TABLE)
             ]
             numbers = (f"{costs:.0f}", f"{seconds:.1f}")
@@ -230,6 +236,10 @@ def _cost_table(results: Results) -> str:
 
 def _loss(outcome: Outcome) -> float:
     return outcome.loss
+
+
+def _last_open(outcome: Outcome) -> float:
+    return outcome.open[-1]
 
 
 def _kind_table(results: Results) -> str:
@@ -250,14 +260,19 @@ def _kind_table(results: Results) -> str:
 
 
 def _needed_table(results: Results) -> str:
+    head = ["LM top-k needs, to equal"]
+    head += [f"{name} at {budget}" for name in ("loss", "open") for budget in (16, 64, 256)]
     rows = []
     for arm in _arms(results):
+        if arm == LM:
+            continue
         shown = []
-        for budget in (16, 64, 256):
-            needed = equal_budget(results, (arm, budget)) if arm != LM else None
-            shown.append("-" if needed is None else "{} [{}, {}]".format(*map(_budget, needed)))
+        for measure in (_loss, _last_open):
+            for budget in (16, 64, 256):
+                needed = equal_budget(results, (arm, budget), measure)
+                shown.append("-" if needed is None else "{} [{}, {}]".format(*map(_budget, needed)))
         rows.append((arm, *shown))
-    return _table(("LM top-k needs, to equal", "16", "64", "256"), [r for r in rows if r[0] != LM])
+    return _table(head, rows)
 
 
 def _budget(value: float) -> str:
@@ -286,7 +301,7 @@ def _everything_table(results: Results) -> str:
             arm,
             str(budget),
             _show(differences(results, (arm, budget), reference, _loss)),
-            _show(differences(results, (arm, budget), reference, lambda o: o.open[-1])),
+            _show(differences(results, (arm, budget), reference, _last_open)),
         )
         for arm, budget in results
         if budget != EVERYTHING
@@ -298,7 +313,7 @@ def plot(results: Results, file: Path) -> None:
     """Draw loss against cost and against CPU seconds, relative to LM top-k at 64."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained", dpi=150)
+    figure = Figure(figsize=(11, 4.4), layout="constrained", dpi=150)
     left, right = figure.subplots(1, 2, sharey=True)
     for arm, colour in COLOURS.items():
         points = []
@@ -313,8 +328,8 @@ def plot(results: Results, file: Path) -> None:
             continue
         costs, seconds_, means, lows, highs = zip(*points, strict=True)
         for axis, x in ((left, costs), (right, seconds_)):
-            axis.plot(x, means, "o-", color=colour, label=arm, markersize=4, linewidth=1.6)
-            axis.fill_between(x, lows, highs, color=colour, alpha=0.12, linewidth=0)
+            axis.plot(x, means, "o-", color=colour, label=arm, markersize=5, linewidth=1.8)
+            axis.vlines(x, lows, highs, color=colour, linewidth=1.2, alpha=0.55)
     left.set_xscale("log", base=2)
     left.set_xlabel("cost of a step for each open text (forward equivalents)")
     left.set_ylabel("final loss, minus LM top-k at 64")
@@ -325,5 +340,6 @@ def plot(results: Results, file: Path) -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.xaxis.set_major_formatter("{x:g}")
-    left.legend(frameon=False, fontsize=8)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
     figure.savefig(file)

@@ -209,7 +209,7 @@ def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
     assert differences(results, ("table", 64), ("LM top-k", 64), loss) == [-1.0, -1.0]
     one = results["table", 64]["a"]
     assert (one.cost, one.seconds) == (64.0, 8.0)  # The first step counts as an average one.
-    needed = equal_budget(results, ("table", 64))
+    needed = equal_budget(results, ("table", 64), loss)
     assert needed is not None
     assert needed[0] == pytest.approx((64 * 512) ** 0.5)
 
