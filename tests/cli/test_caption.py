@@ -195,6 +195,16 @@ def test_words_are_forbidden_and_required(run, tmp_path) -> None:
     assert "dog" in str(required.lines[0]["text"])
 
 
+def test_a_required_word_that_was_not_reached_is_told(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files, "--require", "dog", "--require", "zzzzzzzz", "--json")
+    assert not output.lines[0]["finished"]
+    assert f"note: {files[0]}: no finished caption with " in output.err
+    assert "'zzzzzzzz'" in output.err
+    assert "note" not in run(*files, "--require", "zzzzzzzz", "--quiet").err
+    assert "note" not in run(*files).err
+
+
 def test_weights_reach_the_loss(run, tmp_path) -> None:
     files = save_pictures(tmp_path, "a.png")
     output = run(*files, "--json", "--weight", "image=7", "--weight", "fluency=0")

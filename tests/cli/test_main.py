@@ -40,6 +40,14 @@ def test_every_command_has_help_with_json_and_quiet(command, capsys) -> None:
     assert printed.startswith(f"usage: fuseprompt {' '.join(command)} ")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_nothing_that_only_python_understands(command, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    words = capsys.readouterr().out.split()
+    assert not {"(type:", "null)", "False)"} & set(words)
+
+
 def test_no_command_lists_the_commands(capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         main([])

@@ -189,6 +189,14 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, keep: int) -> None:
     assert torch.equal(first, again)
 
 
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) -> None:
+    loss = linear_loss()
+    table = table_for(loss)
+    (tmp_path / "file").write_text("no folder")
+    vectors, _ = load_or_make(loss.model, table, tmp_path / "file")
+    assert torch.equal(vectors, load_or_make(loss.model, table, tmp_path / "folder")[0])
+
+
 def test_a_primary_without_new_words_gives_an_empty_table(tmp_path: Path) -> None:
     loss = linear_loss()
     table = RetokenizationTable(byte_bpe(257), loss.tokenizer)

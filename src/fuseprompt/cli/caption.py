@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 from fuseprompt.cli.bar import Bar, silence_libraries
 from fuseprompt.cli.parser import UsageError
 from fuseprompt.errors import FuseError
+from fuseprompt.search.constraints import Require
 from fuseprompt.search.engine import Progress
 from fuseprompt.tasks.caption import (
     WEIGHTS,
@@ -60,7 +61,7 @@ def run(args: Any) -> int:
         print(_describe_models(args.models, ids, args.sentiment), file=sys.stderr)
     silence_libraries()
     with _open_out(args.out) as out, Bar(len(files), quiet=args.quiet or args.json) as bar:
-        report = _Report(bar, out, as_json=args.json)
+        report = _Report(bar, out, require=require, as_json=args.json, quiet=args.quiet)
         if failures := find_failures(files):
             report.print_all(iter(failures))
             return 1
@@ -198,11 +199,22 @@ class _Report:
     Args:
         bar: Prints around itself.
         out: File of `--out`, or `None`.
+        require: Words of `--require`.
         as_json: Print JSON lines.
+        quiet: Say nothing of captions that lack a required word.
     """
 
-    def __init__(self, bar: Bar, out: TextIO | None, *, as_json: bool) -> None:
-        self._bar, self._out, self._as_json = bar, out, as_json
+    def __init__(
+        self,
+        bar: Bar,
+        out: TextIO | None,
+        *,
+        require: Sequence[str],
+        as_json: bool,
+        quiet: bool,
+    ) -> None:
+        self._bar, self._out, self._require = bar, out, require
+        self._as_json, self._quiet = as_json, quiet
         self._num_done = 0
         self._last: Progress | None = None
 
@@ -233,12 +245,21 @@ class _Report:
             self._bar.say(line)
         elif isinstance(one, Caption):
             self._bar.say(_readable(one))
+        if isinstance(one, Caption) and not self._quiet:
+            self._tell_missing(one)
         if self._out is not None:
             self._out.write(line + "\n")
             self._out.flush()
         if isinstance(one, Failure) or one.rank == 1:
             self._num_done += 1
             self._bar.count_image()
+
+    def _tell_missing(self, one: Caption) -> None:
+        """Say which required words a caption lacks; no caption with all of them was found."""
+        missing = [word for word in self._require if Require((word,)).missing(one.text)]
+        if missing:
+            words = ", ".join(repr(word) for word in missing)
+            self._bar.tell(f"note: {one.image}: no finished caption with {words} was found")
 
     def _tell_unfinished(self) -> None:
         """Print the best texts of images whose search was cut off, on stderr: no results yet."""

@@ -5,7 +5,7 @@ Only parsing happens here: nothing heavy is imported, so help and usage errors c
 
 import os
 import re
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveFloat, PositiveInt, restricted_string_type
@@ -29,6 +29,11 @@ class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the usage and what is wrong, and exit with code 2."""
         super().error(reword(message), ex)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def format_help(self, *given: Any) -> str:  # type: ignore[override, unused-ignore]
+        """Return the help without the names of our types, and without defaults that say nothing."""
+        text = re.sub(r"\(type:\s+\w+,\s+default:", "(default:", super().format_help(*given))
+        return re.sub(r"\s+\(default:\s+(?:null|False)\)", "", text)
 
 
 #: What our types are called when they were expected, by the names that jsonargparse prints.
@@ -108,29 +113,48 @@ def _caption_parser() -> ArgumentParser:
     add("--config", action="config", metavar="FILE", help="YAML file with any of these options")
     add(
         "--models",
+        metavar="NAME",
         default=os.environ.get("FUSEPROMPT_MODELS") or "offline",
         help="offline, paper, or a YAML file with the keys lm, image_text and sentiment",
     )
-    add("--prefix", default="An image of", help="text that every caption begins with")
+    add(
+        "--prefix",
+        metavar="TEXT",
+        default="An image of",
+        help="text that every caption begins with",
+    )
     add("--sentiment", default=None, metavar="LABEL", help="tone, such as positive")
-    add("--steps", type=PositiveInt, default=12, help="most tokens that are appended")
-    add("--max-tokens", type=PositiveInt, default=None, help="the same as --steps")
-    add("--beam-width", type=PositiveInt, default=5, help="open texts per image")
+    add("--steps", metavar="N", type=PositiveInt, default=12, help="most tokens that are appended")
+    add("--max-tokens", metavar="N", type=PositiveInt, default=None, help="the same as --steps")
+    add("--beam-width", metavar="N", type=PositiveInt, default=5, help="open texts per image")
     add(
         "--search-width",
+        metavar="N",
         type=PositiveInt,
         default=None,
         help="candidates per open text (64; with the paper's models 512)",
     )
     add("--transfer", choices=TRANSFERS, default="best", help="what proposes candidates")
     add("--weight", action="append", metavar="TERM=W", help="such as image=20; may repeat")
-    add("--num-captions", type=PositiveInt, default=1, help="captions per image, best first")
+    add(
+        "--num-captions",
+        metavar="N",
+        type=PositiveInt,
+        default=1,
+        help="captions per image, best first",
+    )
     add("--forbid", action="append", metavar="WORD", help="no caption may have it; may repeat")
     add("--require", action="append", metavar="WORD", help="every caption has it; may repeat")
-    add("--time-limit", type=PositiveFloat, default=None, help="seconds per image group")
-    add("--group-size", type=PositiveInt, default=4, help="images searched together")
-    add("--seed", type=int, default=0, help="seed")
-    add("--device", type=Device, default="auto", help="auto, cpu or cuda")
+    add(
+        "--time-limit",
+        metavar="S",
+        type=PositiveFloat,
+        default=None,
+        help="seconds per image group",
+    )
+    add("--group-size", metavar="N", type=PositiveInt, default=4, help="images searched together")
+    add("--seed", metavar="N", type=int, default=0, help="seed")
+    add("--device", metavar="NAME", type=Device, default="auto", help="auto, cpu or cuda")
     add("--out", default=None, metavar="FILE", help="write JSON lines there too")
     add("--prepare", action="store_true", help="make the offline models first if need be")
     return parser
