@@ -25,7 +25,11 @@ from tests.models.parity import (
     output_errors,
 )
 
-pytestmark = pytest.mark.offline
+pytestmark = [
+    pytest.mark.offline,
+    # DeBERTa of the oldest transformers scripts a function when it is imported.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
+]
 
 TOLERANCE = 1e-5
 
