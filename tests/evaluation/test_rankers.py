@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from fuseprompt.evaluation.adaptive import ROUNDS, SurrogateRanker
 from fuseprompt.evaluation.fidelity import place_of
 from fuseprompt.evaluation.judged import DEFAULT, all_rankers
 from fuseprompt.evaluation.rankers import (
@@ -17,7 +18,12 @@ from fuseprompt.evaluation.towers import context_of, plan, targets_of
 from fuseprompt.evaluation.truth import compute
 from fuseprompt.objective.objective import BoundTerm
 from fuseprompt.text.retokenize import RetokenizationTable
-from fuseprompt.transfer import CommonWords, NoTransfer, RetokenizedTransfer, WordTable
+from fuseprompt.transfer import (
+    CommonWords,
+    NoTransfer,
+    RetokenizedTransfer,
+    WordTable,
+)
 from tests.evaluation.tiny_truth import tiny_models
 
 
@@ -124,3 +130,24 @@ def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> 
     assert len(set(names)) == len(names)
     assert DEFAULT in names
     assert {"none", "random", "context-free", "tproduct", "direct-16", "direct-64"} <= set(names)
+
+
+def test_a_surrogate_asks_for_each_candidate_once_and_ranks_what_it_knows_exactly(
+    setting, tmp_path
+) -> None:
+    truth, place, bound, model = setting
+    ranker = SurrogateRanker(WordTable(tmp_path), "surrogate", words=WordTable(tmp_path))
+    chosen = torch.nonzero(place.is_new).flatten()
+    exact = truth.losses["similarity"][2, chosen]
+    asked: list[int] = []
+
+    def ask(positions):
+        asked.extend(positions.tolist())
+        return exact[positions]
+
+    known = Question(place, 2, chosen, torch.zeros(len(chosen)), 1.0)
+    ranking = ranker.bind(model, bound.table, bound).order(known, ask)
+    assert len(asked) == len(set(asked)) == min(sum(ROUNDS), len(chosen))
+    assert ranking.order.sort().values.tolist() == list(range(len(chosen)))
+    if len(asked) == len(chosen):
+        assert bool((exact[ranking.order].diff() >= 0).all())

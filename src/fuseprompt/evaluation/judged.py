@@ -7,14 +7,16 @@ kept by ranker (`fuseprompt.evaluation.measured`). Read next: `fuseprompt.evalua
 
 from typing import Final
 
+from fuseprompt.evaluation.adaptive import SurrogateRanker
 from fuseprompt.evaluation.rankers import LanguageModelRanker, Ranker, TransferRanker
-from fuseprompt.tasks.transfers import FittedTransfer, transfer_named
+from fuseprompt.tasks.transfers import FittedTransfer
 from fuseprompt.transfer import (
     CommonWords,
     PositionwiseTransfer,
     RandomTransfer,
     RelinearizedTransfer,
     RetokenizedTransfer,
+    SumTransfer,
     UnionTransfer,
     WordTable,
 )
@@ -25,7 +27,7 @@ DEFAULT: Final = "best"
 
 def all_rankers() -> tuple[Ranker, ...]:
     """Return everything that is judged, in the order of the tables."""
-    best = transfer_named(DEFAULT)
+    best = SumTransfer()
     wide = RetokenizedTransfer(CommonWords(64))
     return (
         LanguageModelRanker(),
@@ -40,4 +42,6 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
         TransferRanker(best, DEFAULT, "common-16", None),
         TransferRanker(UnionTransfer(), "union", "common-16", None),
+        SurrogateRanker(WordTable(), "surrogate of table", "", 16),
+        SurrogateRanker(best, "surrogate of best", "common-16", None),
     )

@@ -163,43 +163,56 @@ class TransferRanker:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> BoundRanker:
         """Join the transfer to a primary and a term."""
-        return _TransferRanking(self.transfer.bind(primary, table, loss), self.num_continuations)
+        return TransferRanking(self.transfer.bind(primary, table, loss), self.num_continuations)
 
 
 @final
 @dataclass(frozen=True)
-class _Predicted:
+class Predicted:
+    """What a transfer says of all candidates of a place.
+
+    Attributes:
+        scores: Predicted loss for each target, infinite where it was not asked, shape (t, r).
+        new_cost: Forward equivalents that one target's new words cost.
+        continuation_cost: The same for what lengthens the last word.
+    """
+
     scores: Float[Tensor, "t r"]
     new_cost: float
     continuation_cost: float
 
+    def cost(self, place: Place, chosen: Int[Tensor, " n"]) -> float:
+        """Return what the answer about some candidates costs."""
+        cost = self.new_cost if bool(place.is_new[chosen].any()) else 0.0
+        return cost + (self.continuation_cost if bool(place.continues[chosen].any()) else 0.0)
+
 
 @final
 @dataclass(eq=False)
-class _TransferRanking:
+class TransferRanking:
+    """A bound `TransferRanker`; predictions of the latest place are kept."""
+
     scorer: TokenScorer
     num_continuations: int | None
-    _known: dict[int, _Predicted] = field(default_factory=dict)
+    _known: dict[Place, Predicted] = field(default_factory=dict)
 
     def order(self, question: Question, ask: Ask) -> Ranking:
+        """Return the candidates by prediction; nothing is asked for."""
         place, chosen = question.place, question.chosen
-        scores = question.prior + question.weight * self.predicted(question)
-        known = self._known[id(place)]
+        known = self.predict(place)
+        scores = question.prior + question.weight * known.scores[question.problem, chosen]
         # By probability first: it decides among equals and what the transfer does not predict.
         likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
         order = likely[torch.argsort(scores[likely], stable=True)]
-        cost = known.new_cost if bool(place.is_new[chosen].any()) else 0.0
-        cost += known.continuation_cost if bool(place.continues[chosen].any()) else 0.0
-        return Ranking(order, cost)
+        return Ranking(order, known.cost(place, chosen))
 
-    def predicted(self, question: Question) -> Float[Tensor, " n"]:
-        """Return the predicted loss of the candidates asked about; infinite where there is none."""
-        place = question.place
-        if id(place) not in self._known:
-            self._known = {id(place): self._predict(place)}
-        return self._known[id(place)].scores[question.problem, question.chosen]
+    def predict(self, place: Place) -> Predicted:
+        """Return the transfer's predictions for all targets of a place."""
+        if place not in self._known:
+            self._known = {place: self._predict(place)}
+        return self._known[place]
 
-    def _predict(self, place: Place) -> _Predicted:
+    def _predict(self, place: Place) -> Predicted:
         # One problem alone says what one costs: a table may remember words between problems.
         parts = [torch.arange(1), torch.arange(1, place.num_problems)]
         scores = torch.full((place.num_problems, len(place.tokens)), float("inf"))
@@ -224,4 +237,4 @@ class _TransferRanking:
                 found = self.scorer.continuations(slots, tokens)
                 scores[problems[:, None], lengthening] = found.float().cpu()
             costs.append((between - before, self.scorer.cost - between))
-        return _Predicted(scores, *costs[0])
+        return Predicted(scores, *costs[0])

@@ -1,0 +1,101 @@
+"""A ranker that asks in rounds: a surrogate corrects a transfer by the exact losses so far.
+
+Rounds of 16 up to 64 exact losses, then doubling up to 512, so that what is found within any budget
+does not depend on a larger one. Read next: `fuseprompt.evaluation.judged`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.evaluation.rankers import (
+    NUM_CONTINUATIONS,
+    Ask,
+    BoundRanker,
+    Question,
+    Ranking,
+    TransferRanker,
+    TransferRanking,
+)
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.transfer import Transfer, WordTable
+from fuseprompt.transfer.surrogate import Surrogate, word_directions
+
+#: Exact losses asked for in each round.
+ROUNDS: Final = (16, 16, 16, 16, 64, 128, 256)
+
+
+@final
+@dataclass(frozen=True)
+class SurrogateRanker:
+    """A transfer corrected by exact losses between rounds; continuations are not corrected.
+
+    Attributes:
+        transfer: Predicts every candidate before the first round.
+        name: Name in results.
+        linearisation: Where the transfer linearises.
+        num_continuations: As in `TransferRanker`.
+        surrogate: What a loss says of other words.
+        words: The table whose vectors say which words are alike.
+    """
+
+    transfer: Transfer
+    name: str
+    linearisation: str = ""
+    num_continuations: int | None = NUM_CONTINUATIONS
+    surrogate: Surrogate = field(default_factory=Surrogate)
+    words: WordTable = field(default_factory=WordTable)
+
+    def bind(
+        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
+    ) -> BoundRanker:
+        """Join the transfer to a primary and a term."""
+        first = TransferRanker(
+            self.transfer, self.name, self.linearisation, self.num_continuations
+        ).bind(primary, table, loss)
+        assert isinstance(first, TransferRanking)
+        vectors, row_of = self.words.vectors(table, loss)
+        return _SurrogateRanking(first, self.surrogate, word_directions(vectors.float()), row_of)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _SurrogateRanking:
+    first: TransferRanking
+    surrogate: Surrogate
+    directions: Float[Tensor, "w o"]
+    row_of: Int[Tensor, " v"]
+
+    def order(self, question: Question, ask: Ask) -> Ranking:
+        place, chosen = question.place, question.chosen
+        before = self.first.predict(place)
+        predicted = before.scores[question.problem, chosen]
+        rows = self.row_of[place.tokens[chosen]]
+        known = torch.nonzero(place.is_new[chosen] & (rows >= 0)).flatten()
+        directions = self.directions[rows[known]]
+        corrected = predicted.clone()
+        asked = torch.zeros(0, dtype=torch.long)
+        losses = torch.zeros(0)
+        for count in ROUNDS:
+            total = question.prior + question.weight * corrected
+            total[asked] = float("inf")
+            likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
+            best = likely[torch.argsort(total[likely], stable=True)][:count]
+            best = best[~torch.isin(best, asked)]
+            if not len(best):
+                break
+            asked, losses = torch.cat([asked, best]), torch.cat([losses, ask(best)])
+            corrected = predicted.clone()
+            # Positions among the words that have a vector.
+            inside = torch.isin(asked, known)
+            at = torch.searchsorted(known, asked[inside])
+            corrected[known] = self.surrogate.correct(
+                predicted[known], directions, at, losses[inside]
+            )
+        corrected[asked] = losses
+        order = torch.argsort(question.prior + question.weight * corrected, stable=True)
+        return Ranking(order, before.cost(place, chosen))
