@@ -19,6 +19,8 @@ from journal import Journal
 TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
 _DRAWS = 5_000
+#: Largest budget, run for LM top-k alone.
+_MOST = 512
 #: Decision of the page: arms that are drawn, with their colours.
 COLOURS = {
     LM: "#555555",
@@ -262,6 +264,7 @@ def _kind_table(results: Results) -> str:
 def _needed_table(results: Results) -> str:
     head = ["LM top-k needs, to equal"]
     head += [f"{name} at {budget}" for name in ("loss", "open") for budget in (16, 64, 256)]
+    head += [f"{name} at 64 - LM top-k at {_MOST}" for name in ("loss", "open")]
     rows = []
     for arm in _arms(results):
         if arm == LM:
@@ -271,13 +274,16 @@ def _needed_table(results: Results) -> str:
             for budget in (16, 64, 256):
                 needed = equal_budget(results, (arm, budget), measure)
                 shown.append("-" if needed is None else "{} [{}, {}]".format(*map(_budget, needed)))
-        rows.append((arm, *shown))
+        beyond = [
+            _show(differences(results, (arm, 64), (LM, _MOST), by)) for by in (_loss, _last_open)
+        ]
+        rows.append((arm, *shown, *beyond))
     return _table(head, rows)
 
 
 def _budget(value: float) -> str:
     if math.isinf(value):
-        return "> 512"
+        return f"> {_MOST}"
     return "< 16" if value == 0 else f"{value:.0f}"
 
 
