@@ -39,9 +39,12 @@ _NEVER = -1e9
 _ROWS = 32
 _LM_CURVE = ((512, (LM,)), (16, (LM,)), (256, (LM,)))
 _FIRST_ARMS = tuple(arm for arm in MAIN_ARMS if not arm.startswith("random"))
+_KEY_ARMS = ("table", "surrogate", "direct + table", "direct")
 #: How many problems, and what is run for five of them at a time; one sweep after the other, so that
 #: a part of all is useful.
 SWEEPS: Sequence[tuple[int, Sequence[tuple[int, Sequence[str]]]]] = (
+    (20, ((64, _FIRST_ARMS), *_LM_CURVE)),
+    (10, ((16, _KEY_ARMS), (256, _KEY_ARMS))),
     (25, ((64, _FIRST_ARMS), *_LM_CURVE)),
     (10, ((16, MAIN_ARMS), (64, MAIN_ARMS), (256, MAIN_ARMS))),
     (40, ((64, MAIN_ARMS), *_LM_CURVE)),
