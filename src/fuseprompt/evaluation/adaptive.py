@@ -1,6 +1,6 @@
 """A ranker that asks in rounds: a surrogate corrects a transfer by the exact losses so far.
 
-Rounds of 16 up to 64 exact losses, then doubling up to 512, so that what is found within any budget
+Rounds of 16 up to 64 exact losses, then doubling up to 256, so that what is found within any budget
 does not depend on a larger one. Read next: `fuseprompt.evaluation.judged`.
 """
 
@@ -26,7 +26,10 @@ from fuseprompt.transfer import Transfer, WordTable
 from fuseprompt.transfer.surrogate import Surrogate, word_directions
 
 #: Exact losses asked for in each round.
-ROUNDS: Final = (16, 16, 16, 16, 64, 128, 256)
+ROUNDS: Final = (16, 16, 16, 16, 64, 128)
+
+#: New words that may be asked about, the best-predicted; all are corrected in the end.
+_CONSIDERED: Final = 4096
 
 
 @final
@@ -76,26 +79,45 @@ class _SurrogateRanking:
         predicted = before.scores[question.problem, chosen]
         rows = self.row_of[place.tokens[chosen]]
         known = torch.nonzero(place.is_new[chosen] & (rows >= 0)).flatten()
-        directions = self.directions[rows[known]]
-        corrected = predicted.clone()
+        likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
+        first = question.prior + question.weight * predicted
+        few = torch.sort(known[torch.argsort(first[known], stable=True)[:_CONSIDERED]]).values
         asked = torch.zeros(0, dtype=torch.long)
         losses = torch.zeros(0)
+        corrected = predicted
+        closed = torch.zeros(len(chosen), dtype=torch.bool)
+        closed[known] = True
+        closed[few] = False
         for count in ROUNDS:
             total = question.prior + question.weight * corrected
-            total[asked] = float("inf")
-            likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
+            total[closed] = float("inf")
             best = likely[torch.argsort(total[likely], stable=True)][:count]
-            best = best[~torch.isin(best, asked)]
+            best = best[~closed[best]]
             if not len(best):
                 break
+            closed[best] = True
             asked, losses = torch.cat([asked, best]), torch.cat([losses, ask(best)])
-            corrected = predicted.clone()
-            # Positions among the words that have a vector.
-            inside = torch.isin(asked, known)
-            at = torch.searchsorted(known, asked[inside])
-            corrected[known] = self.surrogate.correct(
-                predicted[known], directions, at, losses[inside]
-            )
+            corrected = self._correct(predicted, few, rows, asked, losses)
+        corrected = self._correct(predicted, known, rows, asked, losses)
         corrected[asked] = losses
         order = torch.argsort(question.prior + question.weight * corrected, stable=True)
         return Ranking(order, before.cost(place, chosen))
+
+    def _correct(
+        self,
+        predicted: Float[Tensor, " n"],
+        words: Int[Tensor, " w"],
+        rows: Int[Tensor, " n"],
+        asked: Int[Tensor, " k"],
+        losses: Float[Tensor, " k"],
+    ) -> Float[Tensor, " n"]:
+        """Return predictions, those of some words (ascending positions) corrected."""
+        inside = torch.isin(asked, words)
+        corrected = predicted.clone()
+        corrected[words] = self.surrogate.correct(
+            predicted[words],
+            self.directions[rows[words]],
+            torch.searchsorted(words, asked[inside]),
+            losses[inside],
+        )
+        return corrected
