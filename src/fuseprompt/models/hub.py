@@ -16,6 +16,7 @@ from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.conse import ImageTower
+from fuseprompt.models.gguf_folder import open_gguf
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
 from fuseprompt.models.offline import OFFLINE_IDS, offline_folder
 from fuseprompt.models.sentence import SentenceEncoder
@@ -32,8 +33,8 @@ def load(
     """Load a model by id.
 
     Args:
-        model_id: An offline id such as "offline:lm", a local folder, or an id on the Hugging Face
-            Hub.
+        model_id: An offline id such as "offline:lm", a local folder, a GGUF file, or an id on the
+            Hugging Face Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
 
@@ -54,6 +55,8 @@ def load(
     name = str(model_id)
     if name.startswith("offline:"):
         return _load_offline(name, target)
+    if name.endswith(".gguf") and Path(name).is_file():
+        return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
     file, cached_only = _find_config(name, local_only=local_only)
     kind = _kind_of(_read_config(file, name), name)
     try:

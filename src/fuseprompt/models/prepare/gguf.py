@@ -1,7 +1,7 @@
 """Read a GGUF file: its settings and its tensors as float32 arrays.
 
-Only what the offline language model needs: little-endian version 3, the storage types F32, Q8_0 and
-Q4_1, and the name and row order of Llama-type weights. It is no general reader and never writes.
+Little-endian version 3, the common storage types, and the names and row order of Llama-type weights
+(Llama, Mistral, SmolLM2). It is no general reader and never writes.
 transformers can read GGUF, too, but needs one more package, takes half a minute and splits digits
 wrongly for this model. Read next: `fuseprompt.models.prepare.convert`.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuseprompt.errors import PrepareError
+from fuseprompt.models.prepare.dequantize import STORAGES
 
 #: A value of the file's header.
 Value = bool | int | float | str | list["Value"]
@@ -36,10 +37,6 @@ _NUMBERS = {
     12: "d",
 }
 _STRING, _LIST = 8, 9
-
-# Codes of the storage types, and the number of weights that share one scale in the quantised ones.
-_F32, _Q4_1, _Q8_0 = 0, 3, 8
-_BLOCK = 32
 
 _LLAMA_NAMES = {
     "attn_norm": "input_layernorm",
@@ -162,25 +159,14 @@ class GgufFile:
         """
         stored = self._stored[name]
         count = int(np.prod(stored.shape))
-        if stored.kind == _F32:
-            flat = np.frombuffer(self._data, "<f4", count, stored.start).astype(np.float32)
-        elif stored.kind == _Q8_0:
-            layout = np.dtype([("scale", "<f2"), ("levels", "i1", _BLOCK)])
-            blocks = np.frombuffer(self._data, layout, count // _BLOCK, stored.start)
-            flat = blocks["scale"].astype(np.float32)[:, None] * blocks["levels"]
-        elif stored.kind == _Q4_1:
-            layout = np.dtype([("scale", "<f2"), ("offset", "<f2"), ("pairs", "u1", _BLOCK // 2)])
-            blocks = np.frombuffer(self._data, layout, count // _BLOCK, stored.start)
-            # A byte holds weight i in its low half and weight i + 16 in its high half.
-            levels = np.concatenate([blocks["pairs"] & 15, blocks["pairs"] >> 4], axis=1)
-            scale, offset = (
-                blocks[field].astype(np.float32)[:, None] for field in ("scale", "offset")
-            )
-            flat = scale * levels + offset
-        else:
+        storage = STORAGES.get(stored.kind)
+        if storage is None:
+            known = ", ".join(known.name for known in STORAGES.values())
             raise PrepareError(
-                f"Tensor {name!r} has GGUF storage type {stored.kind}; known are F32, Q8_0, Q4_1."
+                f"Tensor {name!r} has GGUF storage type {stored.kind}; known are {known}."
             )
+        blocks = np.frombuffer(self._data, storage.layout, count // storage.size, stored.start)
+        flat = storage.read(blocks)
         return np.ascontiguousarray(flat, dtype=np.float32).reshape(stored.shape)
 
     def _number(self, letter: str) -> bool | int | float:
@@ -210,11 +196,14 @@ def read_llama_config(file: GgufFile) -> dict[str, object]:
     """Return the settings of a Llama model under transformers' names.
 
     Args:
-        file: A GGUF file of architecture "llama" with tied embeddings.
+        file: A GGUF file of architecture "llama".
 
     Returns:
         Content for `config.json`, without the ids of special tokens.
     """
+    vocab_size = file.settings.get("llama.vocab_size")
+    if not isinstance(vocab_size, int):  # Older files leave it out.
+        vocab_size = len(file.strings("tokenizer.ggml.tokens"))
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -231,8 +220,8 @@ def read_llama_config(file: GgufFile) -> dict[str, object]:
         "num_key_value_heads": int(file.number("llama.attention.head_count_kv")),
         "rms_norm_eps": file.number("llama.attention.layer_norm_rms_epsilon"),
         "rope_theta": file.number("llama.rope.freq_base"),
-        "tie_word_embeddings": True,
-        "vocab_size": int(file.number("llama.vocab_size")),
+        "tie_word_embeddings": "output.weight" not in file.names,
+        "vocab_size": vocab_size,
     }
 
 
@@ -240,10 +229,10 @@ def read_llama_weights(file: GgufFile) -> dict[str, NDArray[np.float32]]:
     """Return the weights under the names and in the row order of transformers' Llama.
 
     Args:
-        file: A GGUF file of architecture "llama" with tied embeddings.
+        file: A GGUF file of architecture "llama".
 
     Returns:
-        Parameter name to float32 array; the tied output matrix is left out.
+        Parameter name to float32 array; a tied output matrix is left out.
 
     Raises:
         PrepareError: If a tensor has an unexpected name.
@@ -259,6 +248,8 @@ def read_llama_weights(file: GgufFile) -> dict[str, NDArray[np.float32]]:
             weights["model.embed_tokens.weight"] = weight
         elif name == "output_norm.weight":
             weights["model.norm.weight"] = weight
+        elif name == "output.weight":
+            weights["lm_head.weight"] = weight
         elif (match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)) and match[
             2
         ] in _LLAMA_NAMES:
@@ -267,7 +258,7 @@ def read_llama_weights(file: GgufFile) -> dict[str, NDArray[np.float32]]:
             weights[f"model.layers.{match[1]}.{_LLAMA_NAMES[match[2]]}.weight"] = weight
         else:
             raise PrepareError(
-                f"The GGUF file has a tensor {name!r}; a Llama model with tied embeddings has none."
+                f"The GGUF file has a tensor {name!r}, which a plain Llama model has not."
             )
     return weights
 
