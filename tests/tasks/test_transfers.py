@@ -17,7 +17,9 @@ from tests.transfer.tiny import made_up_words
 
 def test_the_command_line_knows_the_same_names() -> None:
     assert TRANSFERS == TRANSFER_NAMES
-    assert [transfer_named(name).name for name in TRANSFER_NAMES] == list(TRANSFER_NAMES)
+    names = [transfer_named(name).name for name in TRANSFER_NAMES]
+    # "best" stands for what was measured to be the best.
+    assert names == [*TRANSFER_NAMES[:-1], "context-free"]
 
 
 def test_an_unknown_name_lists_the_names() -> None:
@@ -34,7 +36,8 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     method = AutoDAN(steps=2, proposer=TransferProposer(transfer, search_width=4))
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
-    expected = {"context-free": {"word table"}, "best": {"word table"}, "tproduct": {"maps"}}
+    tables = {n: {"word table"} for n in ("context-free", "sum", "best")}
+    expected = {**tables, "tproduct": {"maps"}}
     assert set(told) == expected.get(name, set())
     told.clear()
     (again,) = minimize(objective(), method, problems()[0])

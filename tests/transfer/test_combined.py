@@ -89,7 +89,7 @@ def test_continuations_are_the_first_transfer_s() -> None:
 
 def test_the_default_is_gradient_and_table() -> None:
     transfer = SumTransfer()
-    assert transfer.name == "best"
+    assert transfer.name == "sum"
     assert isinstance(transfer.first, RetokenizedTransfer)
     assert isinstance(transfer.second, WordTable)
 

@@ -139,7 +139,7 @@ def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, floa
 
 def _word_tables(args: Any) -> tuple[str, ...]:
     """Return the secondaries whose word table these options use."""
-    if args.transfer not in ("best", "context-free"):
+    if args.transfer not in ("best", "context-free", "sum"):
         return ()
     return ("image-text",) if args.sentiment is None else ("image-text", "sentiment")
 

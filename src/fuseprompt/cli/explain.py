@@ -15,7 +15,7 @@ from fuseprompt.cli.parser import TRANSFERS, UsageError
 from fuseprompt.errors import FuseError
 
 #: Compared unless others are asked for.
-DEFAULT_TRANSFERS = ("none", "context-free", "direct", "tproduct", "best")
+DEFAULT_TRANSFERS = ("none", "context-free", "direct", "tproduct", "sum")
 
 
 def explain(

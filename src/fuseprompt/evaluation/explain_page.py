@@ -41,7 +41,7 @@ _ABOUT: Final = {
         "The paper's map",
         "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
     ),
-    "best": ("Gradient and table", "The sum of both, the default of captions."),
+    "sum": ("Gradient and table", "The sum of both scores, each standardised."),
 }
 
 _LEGEND: Final = " ".join(

@@ -24,7 +24,7 @@ from fuseprompt.search.proposers import TransferProposer
 from fuseprompt.search.strategies import BeamSearch
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
 from fuseprompt.transfer.base import Transfer
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.word_table import WordTable
 
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
@@ -58,7 +58,7 @@ class CaptionSettings:
     prefix: str = PREFIX
     sentiment: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
-    transfer: Transfer = field(default_factory=SumTransfer)
+    transfer: Transfer = field(default_factory=WordTable)
     steps: int = 12
     beam_width: int = 5
     search_width: int = 64

@@ -38,7 +38,7 @@ class SumTransfer:
 
     first: Transfer = field(default_factory=RetokenizedTransfer)
     second: Transfer = field(default_factory=WordTable)
-    name: str = "best"
+    name: str = "sum"
 
     def bind(
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
