@@ -128,6 +128,7 @@ def test_a_word_table_pays_for_continuations_of_each_target(setting, tmp_path) -
 def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> None:
     names = [r.name for r in all_rankers()]
     assert len(set(names)) == len(names)
+    assert not any("," in name for name in names)  # --transfers takes them with commas.
     assert DEFAULT in names
     assert {"none", "random", "context-free", "tproduct", "direct-16", "direct-64"} <= set(names)
 

@@ -34,7 +34,7 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(RandomTransfer(), "random"),
         TransferRanker(WordTable(), "context-free"),
         # A look at 512 continuations costs 512; a search looks at the 16 likeliest.
-        TransferRanker(WordTable(), "context-free, 16 continuations", "", 16),
+        TransferRanker(WordTable(), "context-free-16", "", 16),
         TransferRanker(FittedTransfer(), "tproduct", "common-16", None),
         TransferRanker(RetokenizedTransfer(), "direct-16", "common-16", None),
         TransferRanker(wide, "direct-64", "common-64", None),
