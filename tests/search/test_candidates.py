@@ -1,11 +1,14 @@
 """Candidates: round trip, no special tokens, order and ties."""
 
 import torch
+from tokenizers import Tokenizer as Rust
+from tokenizers import pre_tokenizers, trainers
 
 from fuseprompt.search.batch import Beams, Candidates, extend
 from fuseprompt.search.candidates import SENTENCE_ENDS, TokenClasses, choose
-from fuseprompt.text.retokenize import PaddedIds
-from tests.tiny import gpt2
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.text.tokenizer import Tokenizer
+from tests.tiny import gpt2, sentence_encoder
 
 TOKENIZER = gpt2().tokenizer
 CLASSES = TokenClasses(TOKENIZER, TOKENIZER.vocab_size)
@@ -101,3 +104,46 @@ def test_extend_appends_tokens_and_sums_likelihoods() -> None:
     assert [TOKENIZER.encode(t) for t in grown.texts] == grown.token_ids.to_lists()
     torch.testing.assert_close(grown.nll_sum.float(), candidates.nll[[4, 0]])
     assert grown.num_chosen.tolist() == [len(TOKENIZER.encode(t)) for t in grown.texts]
+
+
+def accented() -> Tokenizer:
+    """Byte-level BPE that has whole words with accents, and pieces of characters."""
+    rust = Rust.from_str(gpt2().tokenizer._backend.to_str())
+    rust.train_from_iterator(
+        ["un caf\u00e9 d\u00e9j\u00e0 pr\u00eat \u00e9t\u00e9 \u65e5\u672c"] * 50,
+        trainers.BpeTrainer(
+            vocab_size=330,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=["<|endoftext|>"],
+            show_progress=False,
+        ),
+    )
+    return Tokenizer(rust, name="accented")
+
+
+def test_words_that_are_not_ascii_are_proposed_only_where_asked_for() -> None:
+    tokenizer = accented()
+    texts = tokenizer.token_texts
+    plain = TokenClasses(tokenizer, tokenizer.vocab_size)
+    wide = TokenClasses(tokenizer, tokenizer.vocab_size, ascii_only=False)
+    (word,) = tokenizer.encode(" \u00e9t\u00e9")
+    assert wide.new_words[word]
+    assert not plain.new_words[word]
+    for mask in (wide.new_words, wide.continuations):
+        offered = [texts[i] for i in torch.nonzero(mask).flatten().tolist()]
+        assert not any("\ufffd" in t or "<|" in t for t in offered)  # no part of a character
+        assert all(t.isprintable() for t in offered)
+    assert (wide.new_words | ~plain.new_words).all()
+    assert (wide.continuations | ~plain.continuations).all()
+    assert not (wide.new_words & wide.continuations).any()
+
+
+def test_words_that_are_not_ascii_have_pieces_and_exact_ids() -> None:
+    tokenizer = accented()
+    table = RetokenizationTable(tokenizer, sentence_encoder().tokenizer)
+    (word,) = tokenizer.encode(" caf\u00e9")
+    assert not table.starts_word[word]
+    assert int(table.pieces.lengths[word]) > 0
+    ids, _ = table.extend(["un"], torch.tensor([0]), torch.tensor([word]))
+    secondary = sentence_encoder().tokenizer
+    assert ids.to_lists() == [secondary.frame(secondary.encode("un caf\u00e9"))]

@@ -48,6 +48,7 @@ class AutoDAN:
             events at the end make the first finished text look better than all that could still
             come, and captions stay three words long.
         num_pooled: Finished texts kept per problem.
+        ascii_only: Whether only ASCII tokens are proposed, as in the literature.
     """
 
     steps: int = 12
@@ -57,6 +58,7 @@ class AutoDAN:
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
     num_pooled: int = 10
+    ascii_only: bool = True
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -92,7 +94,8 @@ class AutoDAN:
             texts=prefixes,
             losses=torch.full((count,), float("inf")),
         )
-        classes = TokenClasses(primary.tokenizer, int(primary.vocabulary.shape[0]))
+        rows = int(primary.vocabulary.shape[0])
+        classes = TokenClasses(primary.tokenizer, rows, ascii_only=self.ascii_only)
         proposer = self.proposer.start(bound, classes)
         return AutoDANState(
             bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count

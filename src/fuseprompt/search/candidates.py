@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fuseprompt.search.batch import Beams, Candidates
-from fuseprompt.text.retokenize import is_new_word
+from fuseprompt.text.retokenize import is_new_word, is_written
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Texts that finish a sentence.
@@ -31,10 +31,12 @@ class TokenClasses:
         tokenizer: The primary's tokenizer.
         vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never
             proposed.
+        ascii_only: Whether only ASCII texts are proposed, as in the literature.
     """
 
     tokenizer: Tokenizer
     vocab_size: int
+    ascii_only: bool = True
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -45,15 +47,18 @@ class TokenClasses:
 
     @cached_property
     def new_words(self) -> Bool[Tensor, " v"]:
-        """Tokens that begin a new word: one blank, then printable ASCII."""
-        return torch.tensor([is_new_word(t) for t in self._texts])
+        """Tokens that begin a new word: one blank, then printable text."""
+        return torch.tensor([is_new_word(t, ascii_only=self.ascii_only) for t in self._texts])
 
     @cached_property
     def continuations(self) -> Bool[Tensor, " v"]:
-        """Tokens that lengthen the last word: printable ASCII, no blank, no sentence end."""
+        """Tokens that lengthen the last word: printable, no blank, no sentence end."""
         return torch.tensor(
             [
-                bool(t) and " " not in t and t.isascii() and t.isprintable() and not _ends(t)
+                bool(t)
+                and not any(c.isspace() for c in t)
+                and is_written(t, ascii_only=self.ascii_only)
+                and not _ends(t)
                 for t in self._texts
             ]
         )

@@ -135,7 +135,7 @@ class RetokenizationTable:
     def pieces(self) -> PaddedIds:
         """Secondary ids of each primary token read as a new word, shape (v, m); else empty."""
         texts = self.primary.token_texts
-        words = [i for i, new in enumerate(self.starts_word.tolist()) if new]
+        words = [i for i, t in enumerate(texts) if is_new_word(t, ascii_only=False)]
         stem = self.secondary.encode(_ANCHOR)
         encoded = self.secondary.encode_batch([_ANCHOR + texts[i] for i in words])
         rows: list[list[int]] = [[] for _ in texts]
@@ -287,10 +287,15 @@ class RetokenizationTable:
         return kept, tails, by_table
 
 
-def is_new_word(text: str) -> bool:
-    """Return whether a text is one blank, then printable ASCII that begins with no blank."""
+def is_new_word(text: str, *, ascii_only: bool = True) -> bool:
+    """Return whether a text is one blank, then printable text (ASCII) that begins with no blank."""
     starts = len(text) > 1 and text[0] == " " and not text[1].isspace()
-    return starts and text.isascii() and text.isprintable()
+    return starts and is_written(text, ascii_only=ascii_only)
+
+
+def is_written(text: str, *, ascii_only: bool) -> bool:
+    """Return whether a text is printable and whole: ASCII, where only that will do."""
+    return text.isprintable() and (text.isascii() or not (ascii_only or "\ufffd" in text))
 
 
 def is_continuation(text: str) -> bool:

@@ -174,7 +174,8 @@ def load_or_make(
     from safetensors.torch import save_file
 
     pieces = table.pieces
-    tokens = torch.nonzero(pieces.lengths > 0).flatten()
+    # Of ASCII words, whatever a search proposes: the table on disk serves every setting.
+    tokens = torch.nonzero((pieces.lengths > 0) & table.starts_word).flatten()
     keyed = torch.cat([pieces.lengths[tokens, None], pieces.ids[tokens]], dim=1)
     distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
     row_of = torch.full((len(pieces),), -1, dtype=torch.long)

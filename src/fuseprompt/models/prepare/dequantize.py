@@ -53,7 +53,7 @@ def _read_bf16(blocks: Blocks) -> Floats:
 
 
 def _read_q8_0(blocks: Blocks) -> Floats:
-    return _scaled(blocks, "scale") * blocks["levels"]
+    return _scaled(blocks, "scale") * blocks["levels"].astype(np.float32)
 
 
 def _read_q4_0(blocks: Blocks) -> Floats:
