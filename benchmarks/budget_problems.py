@@ -2,7 +2,7 @@
 
 Pictures are Tux Paint stamps, none of them among the 40 of `stamps.py`, never trained or tuned on.
 Sentences and the beginnings of the tone problems are COCO captions (`fuseprompt.data`), none of the
-first 24, which the fidelity benchmark uses. The pilot's problems are tuning pictures.
+first 24, which the fidelity benchmark uses. The pilot (`--pilot`, to try things) takes tuning pictures.
 
 This file searches nothing. Read next: `budget_arms.py`.
 """
@@ -75,7 +75,7 @@ def all_items(data: Path, captions: list[str]) -> list[Item]:
 
 
 def pilot_items() -> list[Item]:
-    """Return tuning pictures, on which budgets were split between gradient and evaluations."""
+    """Return tuning pictures, to try things on."""
     paths = list(read_list(PICTURES))[:NUM_PILOT]
     return [Item(f"pilot/{Path(path).stem}", "image", path) for path in paths]
 

@@ -288,13 +288,15 @@ def _budget(value: float) -> str:
 
 
 def _step_table(results: Results) -> str:
+    arms = [arm for arm in _arms(results) if results.get((arm, 64))]
+    shared = set.intersection(*(set(results[arm, 64]) for arm in arms)) if arms else set()
     rows = []
-    for arm in _arms(results):
-        found = list(results.get((arm, 64), {}).values())
-        if found:
-            columns = zip(*(o.open for o in found if len(o.open) == 8), strict=True)
-            rows.append((arm, *(f"{sum(c) / len(c):.2f}" for c in columns)))
-    return _table(("best open text after step", *(str(i + 1) for i in range(8))), rows)
+    for arm in arms:
+        found = [results[arm, 64][problem] for problem in sorted(shared)]
+        columns = zip(*(o.open for o in found if len(o.open) == 8), strict=True)
+        rows.append((arm, *(f"{sum(c) / len(c):.2f}" for c in columns)))
+    head = (f"mean of {len(shared)} problems, step", *(str(i + 1) for i in range(8)))
+    return _table(head, rows)
 
 
 def _everything_table(results: Results) -> str:
