@@ -2,7 +2,7 @@
 
 Pictures are Tux Paint stamps, none of them among the 40 of `stamps.py`, never trained or tuned on.
 Sentences and the beginnings of the tone problems are COCO captions (`fuseprompt.data`), none of the
-first 24, which the fidelity benchmark uses. The pilot (`--pilot`, to try things) takes tuning pictures.
+first 24, which the fidelity benchmark uses. To try things, `--pilot` takes tuning pictures.
 
 This file searches nothing. Read next: `budget_arms.py`.
 """

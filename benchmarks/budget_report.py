@@ -317,17 +317,31 @@ def _everything_table(results: Results) -> str:
     return _table(("arm - everything, greedy", "budget", "loss", "open, step 8"), rows)
 
 
+def shared_problems(results: Results) -> set[str]:
+    """Return the problems that every drawn arm has at every budget at which it was run."""
+    cells = [found for (arm, _), found in results.items() if arm in COLOURS]
+    return set.intersection(*(set(found) for found in cells)) if cells else set()
+
+
 def plot(results: Results, file: Path) -> None:
-    """Draw loss against cost and against CPU seconds, relative to LM top-k at 64."""
+    """Draw loss against cost and against CPU seconds, relative to LM top-k at 64.
+
+    All points stand on the same problems, or a curve would bend where a budget has others.
+    """
     from matplotlib.figure import Figure
 
+    shared = shared_problems(results)
+    results = {
+        key: {problem: o for problem, o in found.items() if problem in shared}
+        for key, found in results.items()
+    }
     figure = Figure(figsize=(11, 4.4), layout="constrained", dpi=150)
     left, right = figure.subplots(1, 2, sharey=True)
     for arm, colour in COLOURS.items():
         points = []
         for budget in sorted(b for name, b in results if name == arm):
             difference = differences(results, (arm, budget), (LM, 64), _loss)
-            found = [o for p, o in results[arm, budget].items() if p in results[LM, 64]]
+            found = list(results[arm, budget].values())
             if len(difference) > 1:
                 cost = sum(o.cost for o in found) / len(found)
                 seconds = sum(o.seconds for o in found) / len(found)
@@ -340,7 +354,7 @@ def plot(results: Results, file: Path) -> None:
             axis.vlines(x, lows, highs, color=colour, linewidth=1.2, alpha=0.55)
     left.set_xscale("log", base=2)
     left.set_xlabel("cost of a step for each open text (forward equivalents)")
-    left.set_ylabel("final loss, minus LM top-k at 64")
+    left.set_ylabel(f"final loss, minus LM top-k at 64 ({len(shared)} problems)")
     right.set_xscale("log", base=2)
     right.set_xlabel("CPU seconds of the search, one thread")
     for axis in (left, right):

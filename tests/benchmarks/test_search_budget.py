@@ -214,6 +214,19 @@ def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
     assert needed[0] == pytest.approx((64 * 512) ** 0.5)
 
 
+def test_a_plot_stands_on_the_problems_that_all_have(tmp_path) -> None:
+    from budget_report import read, shared_problems
+    from journal import Journal
+
+    rows = journal_rows()
+    file = tmp_path / "journal.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    assert shared_problems(read(Journal(file))) == {"a", "b"}
+    kept = [row for row in rows if row["key"] != "table|64|b"]
+    file.write_text("\n".join(json.dumps(row) for row in kept))
+    assert shared_problems(read(Journal(file))) == {"a"}
+
+
 def test_crossing_beyond_the_curve() -> None:
     from budget_report import crossing
 
