@@ -280,6 +280,7 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--weight", "imgae=2"), r"no term 'imgae'; the terms are ['fluency', 'image']"),
         (("a.png", "--weight", "sentiment=2"), "no sentiment without --sentiment"),
         (("a.png", "--weight", "image=-2"), "at least 0"),
+        (("a.png", "--weight", "image=0"), "only fluency may weigh 0"),
         (("a.png", "--colour", "red"), "--colour"),
         (("a.png", "--config", "none.yaml"), "none.yaml"),
         (("a.png", "--seed", "x"), "--seed x: expected a whole number."),
@@ -406,3 +407,13 @@ def test_ctrl_c_shows_the_best_texts_so_far_apart_from_the_results(
 )
 def test_messages_name_options_as_they_are_typed(message: str, want: str) -> None:
     assert reword(message) == want
+
+
+def test_several_images_get_one_text_together(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png")
+    output = run(*files, str(tmp_path / "none.png"), "--together", "--json")
+    assert output.code == 1
+    failure, one = output.lines
+    assert "no such file" in failure["error"]
+    assert one["image"] == ", ".join(files)
+    assert list(one) == KEYS

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import MissingModelError, ProblemError
+from fuseprompt.objective.terms import ImageText
 from fuseprompt.search.engine import Progress
 from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, Failure, caption, expand
+from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tasks.fixtures import save_pictures, tiny_models
 
@@ -150,3 +152,29 @@ def test_the_offline_models_name_the_cat() -> None:
     assert one.result.finished
     assert one.result.fast_path >= 0.99
     assert one.result.settings["models"] == {"fluency": "offline:lm", "image": "offline:image-text"}
+
+
+def test_one_text_for_several_pictures_has_the_mean_of_their_losses(tmp_path: Path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png", "c.png")
+    (one,) = caption(files, replace(SMALL, together=True), models=tiny_models())
+    assert isinstance(one, Caption)
+    assert one.image == ", ".join(files)
+    term = ImageText(tiny_models().image_text)
+    tokenizer = term.model.tokenizer
+    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(one.text))])
+    outputs = term.model.outputs(ids)
+    alone = [float(term.compare(outputs, term.read_target(f)[None])) for f in files]
+    assert abs(one.result.terms["image"] - sum(alone) / 3) < 1e-5
+
+
+def test_together_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    given = [str(tmp_path / "none.png"), *files]
+    settings = replace(SMALL, together=True)
+    failure, one = caption(given, settings, models=tiny_models())
+    assert isinstance(failure, Failure)
+    (alone,) = caption(files, settings, models=tiny_models())
+    assert isinstance(one, Caption)
+    assert isinstance(alone, Caption)
+    assert one.text == alone.text
+    assert [type(r) for r in caption(given[:1], settings, models=tiny_models())] == [Failure]

@@ -60,7 +60,8 @@ def run(args: Any) -> int:
     if not args.quiet:
         print(_describe_models(args.models, ids, args.sentiment), file=sys.stderr)
     silence_libraries()
-    with _open_out(args.out) as out, Bar(len(files), quiet=args.quiet or args.json) as bar:
+    num_texts = 1 if args.together else len(files)
+    with _open_out(args.out) as out, Bar(num_texts, quiet=args.quiet or args.json) as bar:
         report = _Report(bar, out, require=require, as_json=args.json, quiet=args.quiet)
         if failures := find_failures(files):
             report.print_all(iter(failures))
@@ -81,6 +82,7 @@ def run(args: Any) -> int:
             time_limit=args.time_limit,
             seed=args.seed,
             group_size=args.group_size,
+            together=args.together,
         )
         results = caption(files, settings, models=models, on_step=report.on_step)
         failed = report.print_all(results)
@@ -134,6 +136,8 @@ def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, floa
             raise UsageError(f"--weight {entry}: no term {name!r}; the terms are {names}.")
         if not 0.0 <= weights[name] < float("inf"):
             raise UsageError(f"--weight {entry}: expected a finite number of at least 0.")
+        if name != "fluency" and weights[name] == 0.0:
+            raise UsageError(f"--weight {entry}: expected more than 0; only fluency may weigh 0.")
     return weights
 
 

@@ -143,6 +143,7 @@ def _caption_parser() -> ArgumentParser:
         default=1,
         help="captions per image, best first",
     )
+    add("--together", action="store_true", help="write one text for all images")
     add("--forbid", action="append", metavar="WORD", help="no caption may have it; may repeat")
     add("--require", action="append", metavar="WORD", help="every caption has it; may repeat")
     add(

@@ -53,6 +53,7 @@ class CaptionSettings:
         time_limit: Seconds per group of pictures, or `None`.
         seed: Seed.
         group_size: Pictures searched together.
+        together: Write one text for all pictures; its image loss is the mean of theirs.
     """
 
     prefix: str = PREFIX
@@ -68,6 +69,7 @@ class CaptionSettings:
     time_limit: float | None = None
     seed: int = 0
     group_size: int = 4
+    together: bool = False
 
     def objective(self, models: CaptionModels) -> Objective:
         """Return the objective of these settings.
@@ -112,10 +114,10 @@ class CaptionSettings:
 @final
 @dataclass(frozen=True)
 class Caption:
-    """The caption of one picture.
+    """The caption of one picture, or of several together.
 
     Attributes:
-        image: The path, as given.
+        image: The path, as given; several are joined by ", ".
         caption: The text without its prefix, first letter in upper case.
         text: The whole text, which is what the losses are of.
         rank: 1 for the best caption of its picture, 2 for the next.
@@ -160,9 +162,9 @@ def caption(
             the number being the place among all images, from 0.
 
     Returns:
-        An iterator over one `Caption` per image, or `Failure` for a file that cannot be read or a
-        folder without images; with `num_captions` above one, up to that many captions per image,
-        best first.
+        An iterator over one `Caption` per image (with `together`, one for all that can be read,
+        last), or `Failure` for a file that cannot be read or a folder without images; with
+        `num_captions` above one, up to that many captions per image, best first.
 
     Raises:
         ProblemError: If a weight names no term, or the models lack one that is asked for.
@@ -176,6 +178,8 @@ def caption(
     if models is None:
         models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
     objective = settings.objective(models)
+    if settings.together:
+        return _caption_together(files, settings, objective, on_step)
     return _caption_groups(files, settings, objective, on_step)
 
 
@@ -244,6 +248,35 @@ def _caption_groups(
                 yield image
             else:
                 yield from _captions_of(file, next(results), settings)
+
+
+def _caption_together(
+    files: Sequence[str],
+    settings: CaptionSettings,
+    objective: Objective,
+    on_step: Callable[[Progress], None] | None,
+) -> Iterator[Caption | Failure]:
+    opened = [_try_open(file) for file in files]
+    yield from (image for image in opened if isinstance(image, Failure))
+    readable = {f: i for f, i in zip(files, opened, strict=True) if not isinstance(i, Failure)}
+    if not readable:
+        return
+    name = ", ".join(readable)
+    extra = {} if settings.sentiment is None else {"sentiment": settings.sentiment}
+    # Numbered as the last, so that whoever counts results knows that it comes after the failures.
+    problem = Problem(
+        f"{len(files) - 1}:{name}", {"image": list(readable.values()), **extra}, settings.prefix
+    )
+    (result,) = iterate(
+        objective,
+        settings.method(),
+        [problem],
+        seed=settings.seed,
+        group_size=1,
+        time_limit=settings.time_limit,
+        on_step=on_step,
+    )
+    yield from _captions_of(name, result, settings)
 
 
 def _try_open(file: str) -> Image.Image | Failure:
