@@ -100,7 +100,8 @@ class _SurrogateRanking:
             corrected = self._correct(predicted, few, rows, asked, losses)
         corrected = self._correct(predicted, known, rows, asked, losses)
         corrected[asked] = losses
-        order = torch.argsort(question.prior + question.weight * corrected, stable=True)
+        total = question.prior + question.weight * corrected
+        order = likely[torch.argsort(total[likely], stable=True)]
         return Ranking(order, before.cost(place, chosen))
 
     def _correct(
