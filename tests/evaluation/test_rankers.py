@@ -7,7 +7,7 @@ import torch
 
 from fuseprompt.evaluation.adaptive import ROUNDS, SurrogateRanker
 from fuseprompt.evaluation.fidelity import place_of
-from fuseprompt.evaluation.judged import DEFAULT, all_rankers
+from fuseprompt.evaluation.judged import all_rankers, default_name
 from fuseprompt.evaluation.rankers import (
     LanguageModelRanker,
     Place,
@@ -129,7 +129,7 @@ def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> 
     names = [r.name for r in all_rankers()]
     assert len(set(names)) == len(names)
     assert not any("," in name for name in names)  # --transfers takes them with commas.
-    assert DEFAULT in names
+    assert default_name() in names
     assert {"none", "random", "context-free", "tproduct", "direct-16", "direct-64"} <= set(names)
 
 

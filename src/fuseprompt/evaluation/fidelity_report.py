@@ -13,7 +13,7 @@ from typing import Any, Final
 from fuseprompt.errors import FuseError
 from fuseprompt.evaluation.fidelity import BUDGETS, Group, Measurement, compare, pool
 from fuseprompt.evaluation.fidelity import summarise as summarise_contexts
-from fuseprompt.evaluation.judged import DEFAULT
+from fuseprompt.evaluation.judged import default_name
 from fuseprompt.evaluation.rankers import Ranker
 from fuseprompt.evaluation.statistics import Estimate
 
@@ -66,7 +66,7 @@ def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[
             "edit": group.edit,
             "transfer": name,
             "linearisation": known[name].linearisation,
-            "default": name == DEFAULT,
+            "default": name == default_name(),
             "contexts": len(contexts),
             "rho": _plain(found["rho"]),
             "recall": _by_budget(found, "recall "),
@@ -253,6 +253,9 @@ _COLOURS: Final[Mapping[str, str]] = {
     "direct-64": "#17becf",
     "best": "#d62728",
     "union": "#ff7f0e",
+    "context-free-16": "#98df8a",
+    "surrogate of table": "#000000",
+    "surrogate of best": "#e377c2",
 }
 
 

@@ -5,10 +5,9 @@ for what asks for exact losses in rounds. What was measured before stays measure
 kept by ranker (`fuseprompt.evaluation.measured`). Read next: `fuseprompt.evaluation.fidelity`.
 """
 
-from typing import Final
-
 from fuseprompt.evaluation.adaptive import SurrogateRanker
 from fuseprompt.evaluation.rankers import LanguageModelRanker, Ranker, TransferRanker
+from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.transfers import FittedTransfer
 from fuseprompt.transfer import (
     CommonWords,
@@ -21,8 +20,10 @@ from fuseprompt.transfer import (
     WordTable,
 )
 
-#: Name of the transfer that `caption` uses when nothing is said.
-DEFAULT: Final = "best"
+
+def default_name() -> str:
+    """Return the name of the transfer that captions are made with when nothing is said."""
+    return CaptionSettings().transfer.name
 
 
 def all_rankers() -> tuple[Ranker, ...]:
@@ -40,7 +41,7 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(wide, "direct-64", "common-64", None),
         TransferRanker(PositionwiseTransfer(), "positionwise", "common-16 by width", None),
         TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
-        TransferRanker(best, DEFAULT, "common-16", None),
+        TransferRanker(best, "best", "common-16", None),
         TransferRanker(UnionTransfer(), "union", "common-16", None),
         SurrogateRanker(WordTable(), "surrogate of table", "", 16),
         SurrogateRanker(best, "surrogate of best", "common-16", None),
