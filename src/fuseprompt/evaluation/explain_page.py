@@ -30,7 +30,8 @@ _ABOUT: Final = {
     "random": ("Random", "Noise in place of information."),
     "context-free": (
         "Word table",
-        "Each word judged once, alone, against the photo; no gradient, no context.",
+        "Each word judged once, alone, against the photo; no gradient, no context. The default of "
+        "captions.",
     ),
     "direct": (
         "Direct gradient",
