@@ -19,6 +19,8 @@ from journal import Journal
 TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
 _DRAWS = 5_000
+#: Fewer problems say nothing about their spread; such rows are left out.
+_FEWEST = 5
 #: Largest budget, run for LM top-k alone.
 _MOST = 512
 #: Decision of the page: arms that are drawn, with their colours.
@@ -178,7 +180,7 @@ def crossing(budgets: Sequence[int], losses: Sequence[float], target: float) -> 
 
 def write(journal: Journal, page: Path) -> None:
     """Write the tables between the marks of a page, and the plot beside it."""
-    results = read(journal)
+    results = {key: found for key, found in read(journal).items() if len(found) >= _FEWEST}
     tables = "\n\n".join(
         [
             "### At equal cost\n\n" + _cost_table(results),

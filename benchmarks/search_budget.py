@@ -45,7 +45,7 @@ _KEY_ARMS = ("table", "surrogate", "direct + table", "direct")
 SWEEPS: Sequence[tuple[int, Sequence[tuple[int, Sequence[str]]]]] = (
     (20, ((64, _FIRST_ARMS), *_LM_CURVE)),
     (20, ((16, _KEY_ARMS), (256, _KEY_ARMS))),
-    (25, ((64, _FIRST_ARMS), *_LM_CURVE)),
+    (40, ((64, _FIRST_ARMS), *_LM_CURVE)),
     (10, ((16, MAIN_ARMS), (64, MAIN_ARMS), (256, MAIN_ARMS))),
     (40, ((64, MAIN_ARMS), *_LM_CURVE)),
     (40, ((16, MAIN_ARMS), (256, MAIN_ARMS))),

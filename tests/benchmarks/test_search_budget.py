@@ -235,14 +235,18 @@ def test_crossing_beyond_the_curve() -> None:
     assert crossing([16, 64], [4.0, 3.0], 3.5) == pytest.approx(32.0)
 
 
-def test_the_page_keeps_what_stands_around_the_tables(tmp_path) -> None:
+def test_the_page_keeps_what_stands_around_the_tables(tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib")
+    import budget_report
     from budget_report import BEGIN, END, write
     from journal import Journal
 
     file, page = tmp_path / "journal.jsonl", tmp_path / "page.md"
     file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
     page.write_text(f"# Above\n\n{BEGIN}\nold\n{END}\n\nBelow.\n")
+    write(Journal(file), page)
+    assert "| 64 | table |" not in page.read_text()  # Two problems are too few for a row.
+    monkeypatch.setattr(budget_report, "_FEWEST", 2)
     write(Journal(file), page)
     text = page.read_text()
     assert text.startswith("# Above\n")
