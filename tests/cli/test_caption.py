@@ -222,6 +222,13 @@ def test_a_sentiment_is_a_term_in_nats(run, tmp_path) -> None:
     assert line["settings"]["weights"]["sentiment"] == 4.0
 
 
+def test_a_sentiment_weight_is_the_weight_of_the_sentiment(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    output = run(*files, "--json", "--sentiment", "positive", "--sentiment-weight", "4.5")
+    (line,) = output.lines
+    assert line["settings"]["weights"]["sentiment"] == 4.5
+
+
 def test_an_unknown_sentiment_names_the_labels(run, tmp_path) -> None:
     output = run(*save_pictures(tmp_path, "a.png"), "--sentiment", "glad")
     assert output.code == 1
@@ -279,6 +286,20 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--weight", "image=many"), "expected TERM=NUMBER"),
         (("a.png", "--weight", "imgae=2"), r"no term 'imgae'; the terms are ['fluency', 'image']"),
         (("a.png", "--weight", "sentiment=2"), "no sentiment without --sentiment"),
+        (("a.png", "--sentiment-weight", "2"), "no sentiment without --sentiment"),
+        (("a.png", "--sentiment", "positive", "--sentiment-weight", "0"), "a number above 0"),
+        (
+            [
+                "a.png",
+                "--sentiment",
+                "neutral",
+                "--sentiment-weight",
+                "2",
+                "--weight",
+                "sentiment=3",
+            ],
+            "--sentiment-weight 2: --weight sentiment=3 says it too",
+        ),
         (("a.png", "--weight", "image=-2"), "at least 0"),
         (("a.png", "--weight", "image=0"), "only fluency may weigh 0"),
         (("a.png", "--colour", "red"), "--colour"),
@@ -415,5 +436,6 @@ def test_several_images_get_one_text_together(run, tmp_path) -> None:
     assert output.code == 1
     failure, one = output.lines
     assert "no such file" in failure["error"]
-    assert one["image"] == ", ".join(files)
+    assert one["image"] == files
     assert list(one) == KEYS
+    assert run(*files, "--together").out.startswith(f"{', '.join(files)}\n")

@@ -159,6 +159,7 @@ def test_one_text_for_several_pictures_has_the_mean_of_their_losses(tmp_path: Pa
     (one,) = caption(files, replace(SMALL, together=True), models=tiny_models())
     assert isinstance(one, Caption)
     assert one.image == ", ".join(files)
+    assert one.together == tuple(files)
     term = ImageText(tiny_models().image_text)
     tokenizer = term.model.tokenizer
     ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(one.text))])

@@ -46,7 +46,11 @@ def run(args: Any) -> int:
         UsageError: If an option is malformed.
         FuseError: If models are missing, or a setting does not fit them.
     """
-    weights = read_weights(args.weight or [], has_sentiment=args.sentiment is not None)
+    weights = read_weights(
+        args.weight or [],
+        has_sentiment=args.sentiment is not None,
+        sentiment_weight=args.sentiment_weight,
+    )
     forbid = read_words("--forbid", args.forbid or [])
     require = read_words("--require", args.require or [])
     if both := {w.casefold() for w in forbid} & {w.casefold() for w in require}:
@@ -90,10 +94,10 @@ def run(args: Any) -> int:
 
 
 def record(one: Caption) -> dict[str, Any]:
-    """Return the JSON object of a caption."""
+    """Return the JSON object of a caption; its image is a list where it was written together."""
     result = one.result
     return {
-        "image": one.image,
+        "image": list(one.together) if one.together else one.image,
         "caption": one.caption,
         "text": one.text,
         "loss": round(result.loss, 6),
@@ -109,18 +113,22 @@ def record(one: Caption) -> dict[str, Any]:
     }
 
 
-def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, float]:
+def read_weights(
+    given: Sequence[str], *, has_sentiment: bool, sentiment_weight: float | None = None
+) -> dict[str, float]:
     """Read options of the form TERM=W.
 
     Args:
         given: The options.
         has_sentiment: Whether there is a sentiment term.
+        sentiment_weight: What `--sentiment-weight` says, or `None`.
 
     Returns:
         Weight by term.
 
     Raises:
-        UsageError: If one is not of that form, or names no term of this caption.
+        UsageError: If one is not of that form, or names no term of this caption, or the sentiment
+            is weighed twice.
     """
     names = [name for name in WEIGHTS if has_sentiment or name != "sentiment"]
     weights = {}
@@ -138,7 +146,14 @@ def read_weights(given: Sequence[str], *, has_sentiment: bool) -> dict[str, floa
             raise UsageError(f"--weight {entry}: expected a finite number of at least 0.")
         if name != "fluency" and weights[name] == 0.0:
             raise UsageError(f"--weight {entry}: expected more than 0; only fluency may weigh 0.")
-    return weights
+    if sentiment_weight is None:
+        return weights
+    option = f"--sentiment-weight {sentiment_weight:g}"
+    if not has_sentiment:
+        raise UsageError(f"{option}: there is no sentiment without --sentiment LABEL.")
+    if "sentiment" in weights:
+        raise UsageError(f"{option}: --weight sentiment={weights['sentiment']:g} says it too.")
+    return {**weights, "sentiment": sentiment_weight}
 
 
 def _word_tables(args: Any) -> tuple[str, ...]:

@@ -124,6 +124,13 @@ def _caption_parser() -> ArgumentParser:
         help="text that every caption begins with",
     )
     add("--sentiment", default=None, metavar="LABEL", help="tone, such as positive")
+    add(
+        "--sentiment-weight",
+        metavar="W",
+        type=PositiveFloat,
+        default=None,
+        help="the same as --weight sentiment=W",
+    )
     add("--steps", metavar="N", type=PositiveInt, default=12, help="most tokens that are appended")
     add("--max-tokens", metavar="N", type=PositiveInt, default=None, help="the same as --steps")
     add("--beam-width", metavar="N", type=PositiveInt, default=5, help="open texts per image")

@@ -122,6 +122,7 @@ class Caption:
         text: The whole text, which is what the losses are of.
         rank: 1 for the best caption of its picture, 2 for the next.
         result: Losses, ids, history and settings.
+        together: The paths of the pictures that it was written for together, or nothing.
     """
 
     image: str
@@ -129,6 +130,7 @@ class Caption:
     text: str
     rank: int
     result: Result
+    together: tuple[str, ...] = ()
 
 
 @final
@@ -276,7 +278,8 @@ def _caption_together(
         time_limit=settings.time_limit,
         on_step=on_step,
     )
-    yield from _captions_of(name, result, settings)
+    for one in _captions_of(name, result, settings):
+        yield replace(one, together=tuple(readable))
 
 
 def _try_open(file: str) -> Image.Image | Failure:
