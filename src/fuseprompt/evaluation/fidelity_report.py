@@ -251,11 +251,11 @@ _COLOURS: Final[Mapping[str, str]] = {
     "tproduct": "#9467bd",
     "direct-16": "#1f77b4",
     "direct-64": "#17becf",
-    "best": "#d62728",
+    "sum": "#d62728",
     "union": "#ff7f0e",
     "context-free-16": "#98df8a",
     "surrogate of table": "#000000",
-    "surrogate of best": "#e377c2",
+    "surrogate of sum": "#e377c2",
 }
 
 

@@ -28,7 +28,6 @@ def default_name() -> str:
 
 def all_rankers() -> tuple[Ranker, ...]:
     """Return everything that is judged, in the order of the tables."""
-    best = SumTransfer()
     wide = RetokenizedTransfer(CommonWords(64))
     return (
         LanguageModelRanker(),
@@ -41,8 +40,8 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(wide, "direct-64", "common-64", None),
         TransferRanker(PositionwiseTransfer(), "positionwise", "common-16 by width", None),
         TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
-        TransferRanker(best, "best", "common-16", None),
+        TransferRanker(SumTransfer(), "sum", "common-16", None),
         TransferRanker(UnionTransfer(), "union", "common-16", None),
         SurrogateRanker(WordTable(), "surrogate of table", "", 16),
-        SurrogateRanker(best, "surrogate of best", "common-16", None),
+        SurrogateRanker(SumTransfer(), "surrogate of sum", "common-16", None),
     )
