@@ -290,6 +290,7 @@ def _budget(value: float) -> str:
 
 
 def _step_table(results: Results) -> str:
+    results = well_covered(results)
     arms = [arm for arm in _arms(results) if results.get((arm, 64))]
     shared = set.intersection(*(set(results[arm, 64]) for arm in arms)) if arms else set()
     rows = []
@@ -319,6 +320,12 @@ def _everything_table(results: Results) -> str:
     return _table(("arm - everything, greedy", "budget", "loss", "open, step 8"), rows)
 
 
+def well_covered(results: Results) -> Results:
+    """Return the arms and budgets with at least half as many problems as the one with most."""
+    most = max((len(found) for found in results.values()), default=0)
+    return {key: found for key, found in results.items() if 2 * len(found) >= most}
+
+
 def shared_problems(results: Results) -> set[str]:
     """Return the problems that every drawn arm has at every budget at which it was run."""
     cells = [found for (arm, _), found in results.items() if arm in COLOURS]
@@ -328,10 +335,12 @@ def shared_problems(results: Results) -> set[str]:
 def plot(results: Results, file: Path) -> None:
     """Draw loss against cost and against CPU seconds, relative to LM top-k at 64.
 
-    All points stand on the same problems, or a curve would bend where a budget has others.
+    All points stand on the same problems, or a curve would bend where a budget has others; arms
+    and budgets with few problems are left out.
     """
     from matplotlib.figure import Figure
 
+    results = well_covered(results)
     shared = shared_problems(results)
     results = {
         key: {problem: o for problem, o in found.items() if problem in shared}

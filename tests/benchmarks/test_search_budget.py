@@ -227,6 +227,17 @@ def test_a_plot_stands_on_the_problems_that_all_have(tmp_path) -> None:
     assert shared_problems(read(Journal(file))) == {"a"}
 
 
+def test_rows_with_few_problems_are_not_well_covered() -> None:
+    from budget_report import well_covered
+
+    results = {
+        ("a", 64): dict.fromkeys("abcd"),
+        ("b", 64): dict.fromkeys("ab"),
+        ("c", 64): {"a": 1},
+    }
+    assert set(well_covered(results)) == {("a", 64), ("b", 64)}  # type: ignore[arg-type]
+
+
 def test_crossing_beyond_the_curve() -> None:
     from budget_report import crossing
 
