@@ -26,6 +26,8 @@ from fuseprompt.tasks.caption import PREFIX, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NUM_PICTURES, NUM_SENTENCES, NUM_TONES, NUM_PILOT = 24, 8, 8, 8
+#: The default of captions when the search budget was measured; it has been 1 since.
+TONE_WEIGHT = 2.0
 #: Captions of the fidelity benchmark, which are left to it.
 _CAPTIONS_TAKEN = 24
 #: Words of a caption that begin a tone problem.
@@ -95,7 +97,7 @@ def objective(kind: str) -> Objective:
         case "similarity":  # The same text tower and the same scale as pictures.
             term = TextSimilarity(_model("offline:sentence"), weight=WEIGHTS["image"])
         case _:
-            term = Label(_model("offline:sentiment"), weight=WEIGHTS["sentiment"])
+            term = Label(_model("offline:sentiment"), weight=TONE_WEIGHT)
     return Objective([fluency, term])
 
 
