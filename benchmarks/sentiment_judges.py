@@ -2,7 +2,7 @@
 
 Two lexicons of other people judge the tone: VADER (package vaderSentiment 3.3.2), whose authors'
 corpora are part of what the offline classifier was trained on, so it is no independent judge; and
-AFINN (package afinn 0.1), which shares nothing with it. Both packages have to be installed by hand.
+AFINN (package afinn 0.1), whose list was no part of it. Both packages have to be installed by hand.
 This file searches nothing. Read next: `sentiment.py`.
 """
 
