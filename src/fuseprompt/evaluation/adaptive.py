@@ -23,13 +23,10 @@ from fuseprompt.evaluation.rankers import (
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer import Transfer, WordTable
-from fuseprompt.transfer.surrogate import Surrogate, word_directions
+from fuseprompt.transfer.surrogate import CONSIDERED, Surrogate, word_directions
 
 #: Exact losses asked for in each round.
 ROUNDS: Final = (16, 16, 16, 16, 64, 128)
-
-#: New words that may be asked about, the best-predicted; all are corrected in the end.
-_CONSIDERED: Final = 4096
 
 
 @final
@@ -81,7 +78,7 @@ class _SurrogateRanking:
         known = torch.nonzero(place.is_new[chosen] & (rows >= 0)).flatten()
         likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
         first = question.prior + question.weight * predicted
-        few = torch.sort(known[torch.argsort(first[known], stable=True)[:_CONSIDERED]]).values
+        few = torch.sort(known[torch.argsort(first[known], stable=True)[:CONSIDERED]]).values
         asked = torch.zeros(0, dtype=torch.long)
         losses = torch.zeros(0)
         corrected = predicted

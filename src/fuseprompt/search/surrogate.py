@@ -24,11 +24,8 @@ from fuseprompt.search.proposers import (
     TransferProposing,
 )
 from fuseprompt.transfer.base import Transfer
-from fuseprompt.transfer.surrogate import Surrogate, word_directions
+from fuseprompt.transfer.surrogate import CONSIDERED, Surrogate, word_directions
 from fuseprompt.transfer.word_table import WordTable
-
-#: Words of a beam that may still be proposed after the first round, the best-predicted.
-_CONSIDERED = 4096
 
 
 @final
@@ -140,7 +137,7 @@ class _SurrogateProposing:
                 continue
             asked = place[torch.tensor(tokens)]
             few = torch.topk(
-                now.scores[row, words], min(_CONSIDERED, len(words)), largest=False
+                now.scores[row, words], min(CONSIDERED, len(words)), largest=False
             ).indices
             few = torch.unique(torch.cat([few, asked]))  # sorted
             for name, values in corrected.items():

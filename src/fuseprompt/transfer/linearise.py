@@ -5,7 +5,8 @@ Where matters as much as the map (docs/decisions.md): one neutral word gives a r
 `linearise` takes loss and gradient there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Protocol, final, runtime_checkable
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss
-from fuseprompt.transfer.base import GRADIENT_COST, SlotIds, widen
+from fuseprompt.transfer.base import GRADIENT_COST, Meter, SlotIds, widen
 
 #: Common words of different kinds; the first n are the linearisation points of `CommonWords(n)`.
 COMMON_WORDS: Final = (
@@ -175,3 +176,36 @@ def linearise(
         losses = loss.loss(token_ids, problems[rows], embeds=embeds)
         (grads,) = torch.autograd.grad(losses.sum(), inserted)
     return Linear(points.flatten(1), losses.detach().reshape(n, k), grads.reshape(n, k, -1))
+
+
+@final
+@dataclass(frozen=True)
+class SlotGradients:
+    """Linearises one term's loss at the points of a setting, and counts what that costs.
+
+    Attributes:
+        loss: The term.
+        linearisation: Where the loss is linearised.
+        meter: Counts forward equivalents.
+    """
+
+    loss: EmbedLoss
+    linearisation: Linearisation
+    meter: Meter = field(default_factory=Meter)
+
+    @cached_property
+    def points(self) -> Float[Tensor, "k d"]:
+        """Embeddings that stand in the slots, shape (k, d)."""
+        return self.linearisation.points(self.loss)
+
+    def take(self, ids: SlotIds, problems: Int[Tensor, " n"], *, width: int = 1) -> Linear:
+        """Return what `linearise` returns, its cost counted.
+
+        Args:
+            ids: Tokenised slots, n of them.
+            problems: Problem of each slot, shape (n,).
+            width: Positions of the slot.
+        """
+        linear = linearise(self.loss, ids, problems, self.points, width=width)
+        self.meter.add(linear.cost)
+        return linear

@@ -8,7 +8,6 @@ placeholders is part of each prediction, so that words of different m share a sc
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import final
 
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import (
-    Meter,
     SlotIds,
     Slots,
     TokenScorer,
@@ -27,7 +25,7 @@ from fuseprompt.transfer.base import (
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
-from fuseprompt.transfer.linearise import CommonWords, Linear, Linearisation, linearise
+from fuseprompt.transfer.linearise import CommonWords, Linear, Linearisation, SlotGradients
 
 
 @final
@@ -63,7 +61,7 @@ class PositionwiseTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
-        return _PositionwiseScorer(self, table, loss)
+        return _PositionwiseScorer(self, table, loss, SlotGradients(loss, self.linearisation))
 
 
 @final
@@ -72,19 +70,15 @@ class _PositionwiseScorer:
     setting: PositionwiseTransfer
     table: RetokenizationTable
     loss: EmbedLoss
-    meter: Meter = field(default_factory=Meter)
+    gradients: SlotGradients
 
     @property
     def cost(self) -> float:
-        return self.meter.total
-
-    @cached_property
-    def points(self) -> Float[Tensor, "k d"]:
-        return self.setting.linearisation.points(self.loss)
+        return self.gradients.meter.total
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
-        scores = torch.zeros(len(slots), len(words), device=self.points.device)
+        scores = torch.zeros(len(slots), len(words), device=self.gradients.points.device)
         known: dict[int, Linear] = {}
         for width, columns, embeds in self._by_width(self.table.pieces[words]):
             linear = self._linearise(ids, slots, width, known)
@@ -92,7 +86,7 @@ class _PositionwiseScorer:
         return scores
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        scores = torch.zeros(tokens.numel(), device=self.points.device)
+        scores = torch.zeros(tokens.numel(), device=self.gradients.points.device)
         if not tokens.numel():
             return scores.reshape(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
@@ -109,8 +103,7 @@ class _PositionwiseScorer:
     ) -> Linear:
         """Return what is known of a width; words of one and of too many pieces share theirs."""
         if width not in known:
-            known[width] = linearise(self.loss, ids, slots.problems, self.points, width=width)
-            self.meter.add(known[width].cost)
+            known[width] = self.gradients.take(ids, slots.problems, width=width)
         return known[width]
 
     def _by_width(

@@ -6,7 +6,6 @@ tokens of any number of pieces.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import final
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import (
-    Meter,
     Slots,
     TokenScorer,
     continued_pieces,
@@ -25,7 +23,7 @@ from fuseprompt.transfer.base import (
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
-from fuseprompt.transfer.linearise import CommonWords, Linearisation, linearise
+from fuseprompt.transfer.linearise import CommonWords, Linearisation, SlotGradients
 
 
 @final
@@ -53,7 +51,7 @@ class RetokenizedTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
-        return _DirectScorer(table, loss, self.linearisation, self.gain)
+        return _DirectScorer(table, loss, SlotGradients(loss, self.linearisation), self.gain)
 
 
 @final
@@ -61,22 +59,16 @@ class RetokenizedTransfer:
 class _DirectScorer:
     table: RetokenizationTable
     loss: EmbedLoss
-    linearisation: Linearisation
+    gradients: SlotGradients
     gain: float
-    meter: Meter = field(default_factory=Meter)
 
     @property
     def cost(self) -> float:
-        return self.meter.total
-
-    @cached_property
-    def points(self) -> Float[Tensor, "k d"]:
-        return self.linearisation.points(self.loss)
+        return self.gradients.meter.total
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
-        linear = linearise(self.loss, ids, slots.problems, self.points)
-        self.meter.add(linear.cost)
+        linear = self.gradients.take(ids, slots.problems)
         embeds = new_word_embeds(self.table, self.loss)[words]
         return linear.predict_mean(embeds, gain=self.gain)
 
@@ -84,7 +76,6 @@ class _DirectScorer:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
-        linear = linearise(self.loss, ids, slots.problems, self.points)
-        self.meter.add(linear.cost)
+        linear = self.gradients.take(ids, slots.problems)
         embeds = mean_pieces(self.loss.vocabulary, continued_pieces(self.table, slots, tokens))
         return linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=self.gain)

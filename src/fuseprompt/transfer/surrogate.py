@@ -14,6 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+#: Words of a slot that are worth correcting between rounds, the best-predicted.
+CONSIDERED: Final = 4096
+
 #: Keeps a Cholesky factor from failing where two words have one vector.
 _JITTER: Final = 1e-4
 

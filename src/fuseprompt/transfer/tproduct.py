@@ -22,14 +22,13 @@ from fuseprompt.tensor.product import pad_tubes, t_product, t_transpose
 from fuseprompt.text.alignment import Alignment, Part
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import (
-    Meter,
     Slots,
     TokenScorer,
     continued_words,
     tokenize_last_word_slots,
     tokenize_new_word_slots,
 )
-from fuseprompt.transfer.linearise import CommonWords, Linearisation, linearise
+from fuseprompt.transfer.linearise import CommonWords, Linearisation, SlotGradients
 from fuseprompt.transfer.table import SHARED, JacobianTable, fingerprint_models
 
 
@@ -214,7 +213,8 @@ class TProductTransfer:
             "fingerprint", (primary, loss.model), lambda: fingerprint_models(primary, loss)
         )
         self.table.check(found)
-        return _TProductScorer(self, primary, table, loss)
+        gradients = SlotGradients(loss, self.linearisation)
+        return _TProductScorer(self, primary, table, loss, gradients)
 
 
 @final
@@ -224,15 +224,11 @@ class _TProductScorer:
     primary: HasVocabulary
     table: RetokenizationTable
     loss: EmbedLoss
-    meter: Meter = field(default_factory=Meter)
+    gradients: SlotGradients
 
     @property
     def cost(self) -> float:
-        return self.meter.total
-
-    @cached_property
-    def points(self) -> Float[Tensor, "k d"]:
-        return self.transfer.linearisation.points(self.loss)
+        return self.gradients.meter.total
 
     @cached_property
     def unknown(self) -> Float[Tensor, " ds"]:
@@ -253,16 +249,14 @@ class _TProductScorer:
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         ids = tokenize_new_word_slots(self.loss.tokenizer, slots)
-        linear = linearise(self.loss, ids, slots.problems, self.points)
-        self.meter.add(linear.cost)
+        linear = self.gradients.take(ids, slots.problems)
         return linear.predict_mean(self.token_embeds[words], gain=self.transfer.gain)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
         ids = tokenize_last_word_slots(self.loss.tokenizer, slots)
-        linear = linearise(self.loss, ids, slots.problems, self.points)
-        self.meter.add(linear.cost)
+        linear = self.gradients.take(ids, slots.problems)
         words = continued_words(self.table, slots, tokens)
         ours = PaddedIds.from_lists(self.table.primary.encode_batch(words))
         lengths = torch.tensor([len(self.table.encode_word(word)) for word in words])
