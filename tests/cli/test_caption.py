@@ -14,7 +14,7 @@ import pytest
 
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.main import main
-from fuseprompt.cli.parser import UsageError, reword
+from fuseprompt.cli.parser_base import UsageError, reword
 from fuseprompt.search.engine import Progress
 from tests.tasks.fixtures import save_models, save_pictures
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from fuseprompt.cli.bar import Bar, silence_libraries
-from fuseprompt.cli.parser import UsageError
+from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.errors import FuseError
 from fuseprompt.search.constraints import Require
 from fuseprompt.search.engine import Progress

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuseprompt.cli.bar import silence_libraries
-from fuseprompt.cli.parser import TRANSFERS, UsageError
+from fuseprompt.cli.parser import TRANSFERS
+from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.errors import FuseError
 
 #: Compared unless others are asked for.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuseprompt.cli.parser import UsageError
+from fuseprompt.cli.parser_base import UsageError
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.towers import Cell

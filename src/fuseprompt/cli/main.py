@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fuseprompt.cli.parser import UsageError, make_parser
+from fuseprompt.cli.parser import make_parser
+from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.errors import FuseError
 
 

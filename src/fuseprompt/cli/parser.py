@@ -4,74 +4,21 @@ Only parsing happens here: nothing heavy is imported, so help and usage errors c
 """
 
 import os
-import re
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from jsonargparse import ArgumentParser
-from jsonargparse.typing import PositiveFloat, PositiveInt, restricted_string_type
+from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from fuseprompt import __version__
-from fuseprompt.errors import FuseError
+from fuseprompt.cli.parser_base import CommandParser, Device, command_parser
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
 TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
 
-Device = restricted_string_type("Device", r"^(auto|cpu|cuda(:\d+)?)$", docstring="auto, cpu, cuda")
-
-
-class UsageError(FuseError):
-    """An option that cannot be right, whatever the images and models are: exit code 2."""
-
-
-class _Parser(ArgumentParser):
-    """A parser that names options as they are typed, and what it expected."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the usage and what is wrong, and exit with code 2."""
-        super().error(reword(message), ex)  # type: ignore[no-untyped-call, unused-ignore]
-
-    def format_help(self, *given: Any) -> str:  # type: ignore[override, unused-ignore]
-        """Return the help without the names of our types, and without defaults that say nothing."""
-        text = re.sub(r"\(type:\s+\w+,\s+default:", "(default:", super().format_help(*given))
-        return re.sub(r"\s+\(default:\s+(?:null|False)\)", "", text)
-
-
-#: What our types are called when they were expected, by the names that jsonargparse prints.
-_EXPECTED: Final = {
-    "PositiveInt": "a whole number above 0",
-    "PositiveFloat": "a number above 0",
-    "Device": "auto, cpu or cuda",
-    "<class 'int'>": "a whole number",
-}
-
-
-def reword(message: str) -> str:
-    """Return an error message of jsonargparse as a user of the command line would put it.
-
-    Args:
-        message: The message; one that is not known here comes back with its option renamed.
-
-    Returns:
-        Such as "--steps 0: expected a whole number above 0."
-    """
-    message = message.replace("are required: caption.image", "are required: IMAGE")
-    found = re.match(r'Parser key "(?:\w+\.)*(\w+)":\s*(.*)', message, re.DOTALL)
-    if found is None:
-        return message
-    option, reason = "--" + found[1].replace("_", "-"), found[2].strip()
-    expected = next((words for name, words in _EXPECTED.items() if name in reason), None)
-    if expected is None:
-        return f"{option}: {reason}"
-    got = re.search(
-        r": (\S+) does not conform|(?:base 10|to float|Got value): '?([^'\n]*)'?", reason
-    )
-    value = "" if got is None else f" {got[1] or got[2]}"
-    return f"{option}{value}: expected {expected}."
-
 
 def make_parser() -> ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="fuseprompt",
         description="Optimise one text against several models at once, whatever tokens they use.",
         version=__version__,
@@ -87,7 +34,7 @@ def make_parser() -> ArgumentParser:
     ):
         commands.add_subcommand(name, sub, help=about)
     about = "measure this package beside the published procedure"
-    bench = _Parser(description=f"{about.capitalize()}.")
+    bench = CommandParser(description=f"{about.capitalize()}.")
     # jsonargparse wants a command added before the commands inside it are.
     commands.add_subcommand("bench", bench, help=about)
     benches = bench.add_subcommands(required=True, dest="bench")
@@ -95,16 +42,8 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def _parser(usage: str, description: str) -> ArgumentParser:
-    """Return a parser with what every command has; all options would make a usage line too long."""
-    parser = _Parser(usage=usage, description=description, version=__version__)
-    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
-    parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
-    return parser
-
-
 def _caption_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt caption [OPTIONS] IMAGE ...",
         "Caption images; a folder captions its images in name order.",
     )
@@ -169,7 +108,7 @@ def _caption_parser() -> ArgumentParser:
 
 
 def _prepare_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt prepare [OPTIONS]", "Make the offline models on this machine, once."
     )
     parser.add_argument("--force", action="store_true", help="make all of them anew")
@@ -177,14 +116,14 @@ def _prepare_parser() -> ArgumentParser:
 
 
 def _doctor_parser() -> ArgumentParser:
-    return _parser(
+    return command_parser(
         "fuseprompt doctor [OPTIONS]",
         "Say what is installed, which models are here, and what mends what is missing.",
     )
 
 
 def _fit_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt fit --primary ID --secondary ID --out FOLDER [OPTIONS]",
         "Fit maps between two models' embeddings, one per pair of token counts.",
     )
@@ -210,7 +149,7 @@ def _fit_parser() -> ArgumentParser:
 
 
 def _fidelity_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt fidelity [OPTIONS]",
         "Judge how well each transfer orders tokens; exact losses are computed once and kept.",
     )
@@ -231,7 +170,7 @@ def _fidelity_parser() -> ArgumentParser:
 
 
 def _explain_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt explain IMAGE --out FILE.html [OPTIONS]",
         "Show one step of a photo's caption: what each transfer proposes, and what is true.",
     )
@@ -249,7 +188,7 @@ def _explain_parser() -> ArgumentParser:
 
 
 def _bench_fit_parser() -> ArgumentParser:
-    parser = _parser(
+    parser = command_parser(
         "fuseprompt bench fit [OPTIONS]",
         "Fit the adapter at the paper's shapes, with our code and the published procedure.",
     )
