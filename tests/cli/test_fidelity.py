@@ -6,6 +6,7 @@ import pytest
 
 from fuseprompt.cli.fidelity import fidelity
 from fuseprompt.cli.main import main
+from fuseprompt.evaluation import fidelity as _  # noqa: F401  (imported before a class is replaced)
 from fuseprompt.evaluation import judged, towers
 from fuseprompt.evaluation.rankers import LanguageModelRanker, TransferRanker
 from fuseprompt.transfer import RandomTransfer
