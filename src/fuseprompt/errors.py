@@ -42,6 +42,10 @@ class ImageError(FuseError):
     """A file cannot be read as an image."""
 
 
+class DatasetError(FuseError):
+    """A dataset's file lacks something, or holds what it should not."""
+
+
 class ProblemError(FuseError, ValueError):
     """A problem lacks a target, or names one that no term knows."""
 

@@ -1,0 +1,100 @@
+"""What every dataset becomes: items with an image and the captions that people wrote for it.
+
+Nothing is read here. Read next: `fuseprompt.evaluation.datasets.records`, how
+a file is read, then `fuseprompt.evaluation.datasets.coco`, the simplest reader.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fuseprompt.errors import DatasetError
+
+
+@final
+@dataclass(frozen=True)
+class Item:
+    """One caption to write: an image, and where it is known what people wrote.
+
+    Attributes:
+        id: The image's id, a whole number in decimal where the dataset has such ids, else the name
+            of the file. Unique in a dataset together with `sentiment`.
+        image: The image file. It may be missing: a reader reads annotations only.
+        references: Captions by people, cleaned (`clean_caption`), in the order of the file.
+        sentiment: Tone of the caption and of its references, such as "positive", or "".
+        domain: "in-domain", "near-domain" or "out-domain" in NoCaps, else "".
+    """
+
+    id: str
+    image: Path
+    references: tuple[str, ...] = ()
+    sentiment: str = ""
+    domain: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Dataset:
+    """The items of one split.
+
+    Attributes:
+        name: Name of the dataset, one of `fuseprompt.evaluation.datasets.NAMES`.
+        split: Name of the split.
+        items: The items, by id (numbers by value, before names), then by sentiment.
+        fingerprint: SHA-256 of name, split and annotations; where the images lie is not in it.
+        notes: What a person should know: captions left out, counts that differ from the published.
+    """
+
+    name: str
+    split: str
+    items: tuple[Item, ...]
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+
+def make_dataset(
+    name: str, split: str, *, items: Iterable[Item], notes: tuple[str, ...] = ()
+) -> Dataset:
+    """Return a dataset with its items in order and its fingerprint.
+
+    Args:
+        name: Name of the dataset.
+        split: Name of the split.
+        items: The items, in any order.
+        notes: What a person should know.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        DatasetError: If there is no item, or two have the same id and sentiment.
+    """
+    ordered = tuple(sorted(items, key=lambda item: (*_id_order(item.id), item.sentiment)))
+    if not ordered:
+        raise DatasetError(
+            f"{name}: split {split!r} has no images. Choose another split or look at the file."
+        )
+    for one, other in itertools.pairwise(ordered):
+        if (one.id, one.sentiment) == (other.id, other.sentiment):
+            raise DatasetError(
+                f"{name}: id {one.id} stands for two images, {one.image.name} and "
+                f"{other.image.name}. Ids must differ: mend the annotation file."
+            )
+    content = [
+        name,
+        split,
+        [[i.id, i.image.name, list(i.references), i.sentiment, i.domain] for i in ordered],
+    ]
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Dataset(name, split, ordered, digest, notes)
+
+
+def _id_order(id_: str) -> tuple[int, int, str]:
+    """Return a key that puts numbers by value before names."""
+    is_number = id_.isascii() and id_.isdigit()
+    return (0, int(id_), "") if is_number else (1, 0, id_)
