@@ -46,6 +46,14 @@ class DatasetError(FuseError):
     """A dataset's file lacks something, or holds what it should not."""
 
 
+class RunError(FuseError):
+    """A run over a dataset cannot start, go on or be merged."""
+
+
+class MetricError(FuseError):
+    """Captions cannot be scored, or a tool that scores them failed."""
+
+
 class ProblemError(FuseError, ValueError):
     """A problem lacks a target, or names one that no term knows."""
 
