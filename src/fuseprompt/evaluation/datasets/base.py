@@ -73,7 +73,7 @@ def make_dataset(
     Raises:
         DatasetError: If there is no item, or two have the same id and sentiment.
     """
-    ordered = tuple(sorted(items, key=lambda item: (*_id_order(item.id), item.sentiment)))
+    ordered = tuple(sorted(items, key=lambda item: (*id_order(item.id), item.sentiment)))
     if not ordered:
         raise DatasetError(
             f"{name}: split {split!r} has no images. Choose another split or look at the file."
@@ -94,7 +94,7 @@ def make_dataset(
     return Dataset(name, split, ordered, digest, notes)
 
 
-def _id_order(id_: str) -> tuple[int, int, str]:
+def id_order(id_: str) -> tuple[int, int, str]:
     """Return a key that puts numbers by value before names."""
     is_number = id_.isascii() and id_.isdigit()
     return (0, int(id_), "") if is_number else (1, 0, id_)

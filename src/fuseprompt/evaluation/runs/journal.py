@@ -1,0 +1,231 @@
+"""The journal of a run: one JSON object a line for every image, only ever appended to.
+
+What `append` has returned from is on the disk. A kill may cut off the last line and nothing else;
+the next run removes the torn part and does that work again. Records are kept in the order in which
+they were written, and no clock decides which is newer. Read next:
+`fuseprompt.evaluation.runs.folder`.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from fuseprompt.errors import RunError
+
+#: Id and sentiment: what a caption is of, within a run.
+Key = tuple[str, str]
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """What a search found for one image.
+
+    Attributes:
+        caption: The text without its prefix, as `fuseprompt caption` gives it.
+        text: The whole text.
+        token_ids: The writer's ids of the text.
+        loss: Sum of weight times term.
+        terms: Unweighted loss of each term.
+        finished: Whether the text ends as a sentence.
+        curve: Best loss after each step.
+        seconds: Wall time of the group divided by its images.
+    """
+
+    caption: str
+    text: str
+    token_ids: tuple[int, ...]
+    loss: float
+    terms: Mapping[str, float]
+    finished: bool
+    curve: tuple[float, ...]
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Record:
+    """One line of a journal.
+
+    Attributes:
+        dataset: Name of the dataset.
+        id: The image's id.
+        sentiment: Tone that was asked for, or "".
+        settings: Hash of the settings.
+        attempt: How often this image was tried, this time included.
+        image: Path of the image.
+        group: Ids of the images that were searched together, this one among them.
+        host: Machine.
+        time: When it was written, UTC, ISO 8601; for people only.
+        found: The caption, or None where there is none.
+        error: Why there is none, in a sentence, or "".
+    """
+
+    dataset: str
+    id: str
+    sentiment: str
+    settings: str
+    attempt: int
+    image: str
+    group: tuple[str, ...]
+    host: str
+    time: str
+    found: Found | None = None
+    error: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Id and sentiment."""
+        return (self.id, self.sentiment)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a caption."""
+        return self.found is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as one flat JSON object."""
+        flat = asdict(self)
+        found = flat.pop("found")
+        error = flat.pop("error")
+        return {**flat, "ok": self.ok, **(found if self.ok else {"error": error})}
+
+    @classmethod
+    def from_json(cls, read: Mapping[str, Any]) -> "Record":
+        """Return the record in a flat JSON object.
+
+        Raises:
+            KeyError: If a field is missing.
+            TypeError: If a field that is a list or an object is none.
+        """
+        found = None
+        if read["ok"]:
+            values = {name: read[name] for name in Found.__dataclass_fields__}
+            values["token_ids"] = tuple(values["token_ids"])
+            values["curve"] = tuple(values["curve"])
+            values["terms"] = dict(values["terms"])
+            found = Found(**values)
+        names = [n for n in cls.__dataclass_fields__ if n not in ("found", "error", "group")]
+        values = {name: read[name] for name in names}
+        error = "" if read["ok"] else str(read["error"])
+        return cls(**values, group=tuple(read["group"]), found=found, error=error)
+
+
+class Journal(AbstractContextManager["Journal"]):
+    """A journal that is open for writing; whoever opens it holds the lock of the run.
+
+    Args:
+        path: The file; made if it is missing. A torn last line is cut off.
+
+    Raises:
+        RunError: If a line before the last is no record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            self.records, self._size = _parse(path)
+            os.ftruncate(self._file, self._size)
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; twice is no error."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records and wait until they are on the disk.
+
+        Args:
+            records: The records; those of one group belong together.
+
+        Raises:
+            RunError: If they cannot be written, such as on a full disk. None of them then is in the
+                journal, and all earlier ones are.
+        """
+        lines = "".join(json.dumps(record.as_json()) + "\n" for record in records)
+        data = memoryview(lines.encode("ascii"))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            with suppress(OSError):  # What is left of the line would be cut off at the next start.
+                os.ftruncate(self._file, self._size)
+            raise RunError(_cannot_write(self._path, error)) from None
+        self._size += written
+        self.records.extend(records)
+
+
+def read_journal(path: Path) -> list[Record]:
+    """Return the records of a journal in the order in which they were written.
+
+    Args:
+        path: The file; it may be missing, and its last line may be torn.
+
+    Returns:
+        The records.
+
+    Raises:
+        RunError: If a line before the last is no record.
+    """
+    return _parse(path)[0] if path.exists() else []
+
+
+def newest(records: Iterable[Record]) -> dict[Key, Record]:
+    """Return the last record of each key."""
+    return {record.key: record for record in records}
+
+
+def _parse(path: Path) -> tuple[list[Record], int]:
+    """Return the records and the bytes that they take up."""
+    lines = path.read_bytes().split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+        last_is_whole = True
+    else:
+        last_is_whole = False
+    records: list[Record] = []
+    size = 0
+    for number, line in enumerate(lines, start=1):
+        is_last = number == len(lines)
+        if is_last and not last_is_whole:
+            break
+        try:
+            records.append(Record.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            if is_last:  # After a power cut a line may have its end and not its middle.
+                break
+            raise RunError(
+                f"{path}: line {number} is no record of a run. Remove the line; the image is then "
+                "captioned again."
+            ) from None
+        size += len(line) + 1
+    return records, size
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    """Return the message for a record that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{path}: the disk is full. All earlier captions are safe: make room and go on with "
+            "--resume."
+        )
+    return (
+        f"{path}: cannot be written ({error.strerror}). All earlier captions are safe: go on with "
+        "--resume when it can."
+    )

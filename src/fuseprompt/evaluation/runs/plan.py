@@ -1,0 +1,183 @@
+"""What is captioned, and which images are searched together.
+
+The images of a dataset, in its order, are cut into groups of G consecutive ones, before anything is
+known of shards, workers or what is done already: so these change no caption. Nothing is captioned
+here. Read next: `fuseprompt.evaluation.runs.journal`.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fuseprompt.errors import RunError
+from fuseprompt.evaluation.datasets.base import Item
+from fuseprompt.evaluation.runs.journal import Key, Record
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A caption to write.
+
+    Attributes:
+        id: The image's id.
+        sentiment: Tone of the caption, or "" for none.
+        image: The image file.
+    """
+
+    id: str
+    sentiment: str
+    image: Path
+
+    @property
+    def key(self) -> Key:
+        """Id and sentiment."""
+        return (self.id, self.sentiment)
+
+
+@final
+@dataclass(frozen=True)
+class Group:
+    """Jobs that are searched together, all of one sentiment.
+
+    Attributes:
+        jobs: The jobs, in the order of the dataset.
+    """
+
+    jobs: tuple[Job, ...]
+
+    def seed(self, run_seed: int) -> int:
+        """Return the group's own seed, made of the run's and of its first id."""
+        first = self.jobs[0]
+        text = f"{run_seed}\0{first.id}\0{first.sentiment}"
+        return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4])
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a run that are worked on apart.
+
+    Attributes:
+        index: Number of the part, from 1.
+        count: How many parts there are.
+    """
+
+    index: int = 1
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return it as it is typed, such as "2/8"."""
+        return f"{self.index}/{self.count}"
+
+
+def make_jobs(
+    items: Iterable[Item], *, sentiments: Sequence[str] = (), limit: int | None = None
+) -> list[Job]:
+    """Return the captions to write for the items of a dataset.
+
+    Args:
+        items: The items, in the order of the dataset.
+        sentiments: Tones to write for every image whose item names none itself.
+        limit: Only the first so many images.
+
+    Returns:
+        The jobs, by sentiment and then in the order of the dataset.
+    """
+    items = list(items)
+    kept = set(list(dict.fromkeys(item.id for item in items))[:limit])
+    jobs = [
+        Job(item.id, sentiment, item.image)
+        for item in items
+        if item.id in kept
+        for sentiment in ((item.sentiment,) if item.sentiment else tuple(sentiments) or ("",))
+    ]
+    return sorted(jobs, key=lambda job: job.sentiment)  # Stable: ids keep their order.
+
+
+def make_groups(jobs: Iterable[Job], group_size: int) -> list[Group]:
+    """Cut jobs, ordered by sentiment, into groups of consecutive ones of the same sentiment.
+
+    Args:
+        jobs: The jobs.
+        group_size: Most jobs of a group.
+
+    Returns:
+        The groups; the last of each sentiment may be smaller.
+    """
+    by_sentiment: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_sentiment.setdefault(job.sentiment, []).append(job)
+    return [
+        Group(tuple(some[start : start + group_size]))
+        for some in by_sentiment.values()
+        for start in range(0, len(some), group_size)
+    ]
+
+
+def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
+    """Return every n-th group: whole groups, so shards change no caption."""
+    return list(groups[shard.index - 1 :: shard.count])
+
+
+def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard:
+    """Read "i/n", or "auto" for what a cluster's scheduler says.
+
+    Args:
+        text: Such as "2/8", i from 1; "auto" takes a SLURM array's task or torchrun's rank.
+        environment: Variables to look at; by default those of the process.
+
+    Returns:
+        The shard.
+
+    Raises:
+        RunError: If it is neither, or nothing is known of a scheduler.
+    """
+    if text == "auto":
+        return _find_shard(os.environ if environment is None else environment)
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is not None and 1 <= int(found[1]) <= int(found[2]):
+        return Shard(int(found[1]), int(found[2]))
+    raise RunError(f"shard {text!r}: expected i/n with i from 1 to n, such as 2/8, or auto.")
+
+
+def _find_shard(environment: Mapping[str, str]) -> Shard:
+    for index, count, first in (
+        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+        ("RANK", "WORLD_SIZE", ""),
+    ):
+        if index in environment and count in environment:
+            number = int(environment[index]) - int(environment.get(first, "0"))
+            return Shard(number + 1, int(environment[count]))
+    raise RunError(
+        "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) nor "
+        "torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
+    )
+
+
+def is_done(group: Group, records: Mapping[Key, Record]) -> bool:
+    """Return whether every image of a group has a caption and all were searched as planned.
+
+    A group that was cut off is redone whole: what is searched together decides near ties.
+
+    Args:
+        group: The group.
+        records: The newest record of each key.
+
+    Returns:
+        Whether nothing is left to do; not so if an image failed, since it may be mended by now.
+    """
+    return all(job.key in records and records[job.key].ok for job in group.jobs) and holds(
+        group.jobs, records
+    )
+
+
+def holds(jobs: Sequence[Job], records: Mapping[Key, Record]) -> bool:
+    """Return whether all of some jobs have captions that were searched together, and alone."""
+    together = tuple(job.id for job in jobs)
+    found = [records.get(job.key) for job in jobs]
+    return all(r is not None and r.ok and r.group == together for r in found)
