@@ -66,14 +66,18 @@ def main() -> None:
 
 def chosen_pictures(data: Path) -> list[str]:
     """Return the paths of 60 stamps that no other benchmark captions."""
+    return random.Random(3).sample(unused_stamps(data), NUM_STUDY)
+
+
+def unused_stamps(data: Path) -> list[str]:
+    """Return the paths of all stamps that neither `stamps.py` nor the search budget captions."""
     sys.path.insert(0, str(REPOSITORY / "training"))
     from image_data import list_stamps
 
     taken = {path for path, _ in chosen_stamps(data)}
     stamps = [item.path for item in list_stamps(data)[0] if item.path not in taken]
     budget = set(random.Random(1).sample(stamps, NUM_PICTURES))  # As in `budget_problems`.
-    rest = [path for path in stamps if path not in budget]
-    return random.Random(3).sample(rest, NUM_STUDY)
+    return [path for path in stamps if path not in budget]
 
 
 def study(

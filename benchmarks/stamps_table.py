@@ -1,0 +1,130 @@
+"""Caption Tux Paint stamps with every transfer, and with two texts that need no search.
+
+Each picture is captioned by every arm before the next picture, so that a run cut short is a fair
+sample. The order of the pictures is random; none of them was trained or tuned on or is used by
+another benchmark. Letters, digits, notes and coins (the folder "symbols") are left out: an image
+network that was trained on photos knows nothing of them, whoever proposes the words. All this was
+settled before any was run.
+
+Exact commands and results: docs/offline-table.md. Read next: `stamps.py`.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from journal import Journal
+from sentiment import chosen_pictures, unused_stamps
+from stamps import judge
+from tune_weights import open_on_white
+
+from fuseprompt.models.conse import ImageTower, class_text
+from fuseprompt.models.offline import offline_folder
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.search.engine import minimize
+from fuseprompt.tasks.caption import CaptionSettings
+from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.tasks.transfers import transfer_named
+
+#: Transfers that propose; "context-free" is what `--transfer best` means.
+ARMS = ("none", "context-free", "tproduct", "sum")
+#: Texts without a search: the language model's own, and the image network's most probable class.
+BASELINES = ("alone", "class")
+SEARCH_WIDTH, BEAM_WIDTH = 32, 3
+NUM_STAMPS = 300
+
+
+def main() -> None:
+    """Read the command line and caption what the journal lacks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of fetch_data.py")
+    parser.add_argument("--journal", type=Path, required=True, help="JSON lines, made or continued")
+    parser.add_argument("--first", type=int, default=100, help="pictures, at most 300")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    journal = Journal(args.journal)
+    models = load_models(OFFLINE)
+    objective = arm_settings("none").objective(models)
+    alone: str | None = None
+    for picture, truth in table_stamps(args.data)[: args.first]:
+        image = open_on_white(args.data / picture)
+        for arm in ARMS:
+            if f"{arm} {picture}" not in journal:
+                row = search(objective, arm, picture, image)
+                journal.append(f"{arm} {picture}", {"picture": picture, "truth": truth, **row})
+        if all(f"{arm} {picture}" in journal for arm in BASELINES):
+            continue
+        if alone is None:
+            alone = language_model_alone(models)
+        texts = {"alone": alone, "class": top_class_text(image)}
+        for arm, row in judge(models, image, texts).items():
+            row = {"picture": picture, "truth": truth, "arm": arm, **row}
+            journal.append(f"{arm} {picture}", row)
+
+
+def table_stamps(data: Path) -> list[tuple[str, str]]:
+    """Return path and English description of 300 stamps, in random order."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+    from image_data import list_stamps
+
+    study = set(chosen_pictures(data))
+    truths = {item.path: item.phrases[0] for item in list_stamps(data)[0]}
+    left = [path for path in unused_stamps(data) if path not in study and "/symbols/" not in path]
+    return [(path, truths[path]) for path in random.Random(4).sample(left, NUM_STAMPS)]
+
+
+def arm_settings(arm: str) -> CaptionSettings:
+    """Return the settings of an arm: those of captions, but a narrower search."""
+    return CaptionSettings(
+        transfer=transfer_named(arm), beam_width=BEAM_WIDTH, search_width=SEARCH_WIDTH
+    )
+
+
+def search(objective: Objective, arm: str, picture: str, image: Any) -> dict[str, Any]:
+    """Caption a picture; seconds are the wall's and the processor's."""
+    settings = arm_settings(arm)
+    wall, cpu = time.monotonic(), time.process_time()
+    (found,) = minimize(
+        objective, settings.method(), Problem(picture, {"image": image}, settings.prefix)
+    )
+    return {
+        "arm": arm,
+        "text": found.text,
+        "loss": round(found.loss, 4),
+        **{name: round(float(value), 4) for name, value in found.terms.items()},
+        "finished": found.finished,
+        "seconds": round(time.monotonic() - wall, 2),
+        "cpu_seconds": round(time.process_time() - cpu, 2),
+    }
+
+
+def language_model_alone(models: CaptionModels) -> str:
+    """Return what a search of the same width says when pictures weigh nothing."""
+    from PIL import Image
+
+    settings = CaptionSettings(
+        weights={"image": 1e-9},
+        transfer=transfer_named("none"),
+        beam_width=BEAM_WIDTH,
+        search_width=SEARCH_WIDTH,
+    )
+    problem = Problem("alone", {"image": Image.new("RGB", (8, 8), "white")}, settings.prefix)
+    return minimize(settings.objective(models), settings.method(), problem)[0].text
+
+
+def top_class_text(image: Any) -> str:
+    """Return "An image of a NAME." for the image network's most probable class."""
+    names = json.loads((offline_folder("image-text") / "classes.json").read_text("utf-8"))
+    tower = ImageTower.load(offline_folder("image-text"), None)
+    pixels = tower.preprocess_centre(image)[None]
+    return class_text(names[int(tower.network.classify(tower.features(pixels)).argmax())])
+
+
+if __name__ == "__main__":
+    main()
