@@ -87,7 +87,7 @@ def make_dataset(
     content = [
         name,
         split,
-        [[i.id, i.image.name, list(i.references), i.sentiment, i.domain] for i in ordered],
+        [[i.id, list(i.references), i.sentiment, i.domain] for i in ordered],
     ]
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
