@@ -63,6 +63,8 @@ def _run(args: Any) -> int:
             return _run_explain(options)
         case "fidelity":
             return _run_fidelity(options)
+        case "datasets":
+            return _run_datasets(options)
         case _:
             from fuseprompt.cli.bench import bench_fit
 
@@ -108,6 +110,19 @@ def _run_fidelity(options: Any) -> int:
         folder=None if options.folder is None else Path(options.folder),
         plot=None if options.plot is None else Path(options.plot),
         breakdown=options.breakdown,
+        quiet=options.quiet,
+        json=options.json,
+    )
+
+
+def _run_datasets(options: Any) -> int:
+    from fuseprompt.cli.datasets import datasets
+
+    return datasets(
+        options.name,
+        root=None if options.root is None else Path(options.root),
+        split=options.split,
+        sentiment=options.sentiment,
         quiet=options.quiet,
         json=options.json,
     )

@@ -11,6 +11,7 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from fuseprompt import __version__
 from fuseprompt.cli.parser_base import CommandParser, Device, command_parser
+from fuseprompt.cli.parser_data import datasets_parser
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
 TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
@@ -31,6 +32,7 @@ def make_parser() -> ArgumentParser:
         ("fit", _fit_parser(), "fit the maps between two models' embeddings"),
         ("explain", _explain_parser(), "show what each transfer proposes at one step, as a page"),
         ("fidelity", _fidelity_parser(), "judge what proposes tokens by their exact losses"),
+        ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
     ):
         commands.add_subcommand(name, sub, help=about)
     about = "measure this package beside the published procedure"

@@ -71,6 +71,6 @@ SOURCE = Source(
         "or captions.json in any form of the other datasets",
     ),
     images="the folder itself",
-    origin=("your own",),
-    licence="yours to know",
+    origin=(),
+    licence="",
 )

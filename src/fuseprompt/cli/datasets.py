@@ -1,0 +1,118 @@
+"""`fuseprompt datasets`: what each dataset needs, where people get it, and whether it is complete.
+
+Nothing is downloaded. The readers are in `fuseprompt.evaluation.datasets`, to be read next.
+"""
+
+import json as json_format
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fuseprompt.cli.parser_base import UsageError
+from fuseprompt.evaluation.datasets import NAMES, Source, find_source
+from fuseprompt.evaluation.datasets.check import Check, check_dataset
+
+
+def datasets(
+    name: str | None = None,
+    *,
+    root: Path | None = None,
+    split: str | None = None,
+    sentiment: str | None = None,
+    quiet: bool = False,
+    json: bool = False,
+) -> int:
+    """List the datasets, or check the folder of one.
+
+    Args:
+        name: The dataset; all of them if None.
+        root: Folder (or annotation file) to check; nothing is checked if None.
+        split: Split to check; the dataset's default if None.
+        sentiment: Tone to check; all if None.
+        quiet: Print only the names, or only what is not as it should be.
+        json: Print a JSON line for each dataset, or one for the check.
+
+    Returns:
+        Exit code: 0, or 1 if images are missing or something differs from what was published.
+
+    Raises:
+        UsageError: If options make no sense together.
+    """
+    if root is None:
+        if split is not None or sentiment is not None:
+            raise UsageError("--split and --sentiment choose what to check: give --root DIR, too.")
+        for each in NAMES if name is None else (name,):
+            source = find_source(each)
+            if json:
+                print(json_format.dumps(_as_json(each, source)))
+            elif quiet:
+                print(each)
+            else:
+                _print_source(each, source)
+        return 0
+    if name is None:
+        raise UsageError(f"--root: of which dataset? Name one of {', '.join(NAMES)}.")
+    check = check_dataset(name, root, split=split, sentiment=sentiment)
+    if json:
+        print(json_format.dumps({**asdict(check), "complete": check.is_complete}))
+    else:
+        _print_check(check, root, quiet=quiet)
+    return 0 if check.is_complete else 1
+
+
+def _print_source(name: str, source: Source) -> None:
+    print(f"{name}: {source.title}")
+    rows = {
+        "splits": [_splits(source)],
+        "tones": [", ".join(source.sentiments)] if source.sentiments else [],
+        "files": source.files,
+        "images": [source.images],
+        "get it": source.origin,
+        "terms": [source.licence] if source.licence else [],
+        "mind": source.remarks,
+    }
+    for label, lines in rows.items():
+        for index, line in enumerate(lines):
+            print(f"  {label if index == 0 else '':8}{line}")
+    print()
+
+
+def _splits(source: Source) -> str:
+    """Return the splits in words, with the published counts of images."""
+    words = [
+        f"{split} ({source.counts[split].images:,} images)" if split in source.counts else split
+        for split in source.splits
+    ]
+    return ", ".join(words)
+
+
+def _print_check(check: Check, root: Path, *, quiet: bool) -> None:
+    if not quiet:
+        tones, domains = _counted(check.by_sentiment), _counted(check.by_domain)
+        print(f"{check.dataset}, split {check.split}, in {root}")
+        print(f"  images       {check.images:,}{domains}")
+        print(f"  captions     {check.references:,} by people")
+        print(f"  to write     {check.captions_to_write:,}{tones}")
+        print(f"  fingerprint  {check.fingerprint[:16]}")
+    if check.missing:
+        more = ", ..." if check.missing > len(check.first_missing) else ""
+        listed = ", ".join(check.first_missing)
+        print(f"  {check.missing:,} images are missing or empty: {listed}{more}")
+    for note in check.notes:
+        print(f"  {note}")
+    if check.is_complete and not quiet:
+        print("  complete")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    if not counts:
+        return ""
+    return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})"
+
+
+def _as_json(name: str, source: Source) -> dict[str, Any]:
+    """Return what is known of a dataset as plain JSON values."""
+    fields = asdict(source)
+    del fields["read"]
+    return {"dataset": name, **fields}
