@@ -1,20 +1,17 @@
 """A judged step as one HTML page: photo, best tokens, and a card for each transfer.
 
-The page stands alone: style, photo and plots are in it, it runs no script and asks no network, and
-it follows the reader's light or dark setting. It computes nothing. Read next:
+The page stands alone (`fuseprompt.evaluation.page`) and computes nothing. Read next:
 `fuseprompt.cli.explain`.
 """
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
-from importlib import resources
 from typing import Final
 
 from PIL import Image
 
 from fuseprompt.evaluation.explain import RANKS, Explanation, View
+from fuseprompt.evaluation.page import page_head, picture_url
 
 #: Pixels of the photo's longer side on the page.
 _PHOTO: Final = 360
@@ -69,20 +66,12 @@ def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
     Returns:
         An HTML document.
     """
-    style = resources.files("fuseprompt").joinpath("data", "explain.css").read_text("utf-8")
+    head = page_head(f"{name}: what comes after “{found.text}”", style="explain.css")
     cards = "\n".join(_card(found, view) for view in found.views)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(name)}: what comes after “{escape(found.text)}”</title>
-<style>
-{style}</style>
-</head>
+    return f"""{head}
 <body>
 <header>
-<img src="{_data_url(photo)}" alt="{escape(name)}">
+<img src="{picture_url(photo, longest=2 * _PHOTO)}" alt="{escape(name)}">
 <div>
 <p class="kicker">One step of a caption search</p>
 <h1>{escape(found.text)} <span class="gap">?</span></h1>
@@ -255,11 +244,3 @@ class _Scale:
         """Return the pixel of a value."""
         share = (value - self.ends[0]) / self._span
         return self._start + share * (self._end - self._start)
-
-
-def _data_url(photo: Image.Image) -> str:
-    small = photo.convert("RGB")
-    small.thumbnail((_PHOTO * 2, _PHOTO * 2))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,52 @@
+"""Parts of HTML pages that stand alone: their style and their pictures.
+
+A page of this package runs no script, asks no network, and follows the reader's light or dark
+setting. Read next: `fuseprompt.evaluation.explain_page`, `fuseprompt.evaluation.report.gallery`.
+"""
+
+import base64
+import io
+from html import escape
+from importlib import resources
+
+from PIL import Image
+
+
+def page_head(title: str, *, style: str) -> str:
+    """Return the head of a page.
+
+    Args:
+        title: Its title, as plain text.
+        style: Name of the file in `fuseprompt/data` that follows the style of all pages.
+
+    Returns:
+        From the doctype to the end of the head.
+    """
+    data = resources.files("fuseprompt").joinpath("data")
+    rules = "".join(data.joinpath(name).read_text("utf-8") for name in ("page.css", style))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{rules}</style>
+</head>"""
+
+
+def picture_url(picture: Image.Image, *, longest: int) -> str:
+    """Return a picture as a data URL, scaled down.
+
+    Args:
+        picture: The picture.
+        longest: Pixels of its longer side, at most.
+
+    Returns:
+        A JPEG in base64.
+    """
+    small = picture.convert("RGB")
+    small.thumbnail((longest, longest))
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
