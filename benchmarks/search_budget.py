@@ -196,12 +196,13 @@ def search(
         row["cost"].append(meter.cost)
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
-    exact = bound.evaluate(found.texts[:1], [0])[0]
+    judged = bound.evaluate(found.texts, [0] * len(found.texts))
+    exact, text = min(zip(judged, found.texts, strict=True), key=lambda pair: pair[0].loss)
     return row | {
-        "text": found.texts[0],
+        "text": text,
         "loss": round(exact.loss, 6),
         "terms": {name: round(value, 6) for name, value in exact.terms.items()},
-        "finished": found.finished,
+        "finished": text in found.finished,
         "scored": meter.scored,
         "start_cost": start_cost,
     }

@@ -10,7 +10,7 @@ from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.batch import Candidates
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Forbid, Require
-from fuseprompt.search.engine import Result, iterate, minimize
+from fuseprompt.search.engine import Alternative, Result, iterate, minimize
 from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
 from fuseprompt.search.state import AutoDANState
 from tests.search.fixtures import PREFIX, method, objective, problems
@@ -23,18 +23,25 @@ def run_to_the_end(search: AutoDAN, state: AutoDANState) -> AutoDANState:
     return state
 
 
+def ended(result: Result) -> list[Result | Alternative]:
+    """Return the texts of a result that end as sentences."""
+    return [*([result] if result.finished else []), *result.alternatives]
+
+
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
     return minimize(objective(), method(), problems())
 
 
 def test_texts_begin_with_the_prefix_and_end_as_sentences(results: list[Result]) -> None:
+    assert any(ended(result) for result in results)
     for result in results:
-        assert result.finished
-        assert result.text.startswith(PREFIX + " ")
-        assert result.text[-1] in ".!?"
-        assert gpt2().tokenizer.encode(result.text) == list(result.token_ids)
-        assert "".join(result.tokens) == result.text
+        assert all(one.text[-1] in ".!?" for one in ended(result))
+        assert result.finished == (result.text[-1] in ".!?")
+        for one in (result, *result.alternatives):
+            assert one.text.startswith(PREFIX + " ")
+            assert gpt2().tokenizer.encode(one.text) == list(one.token_ids)
+            assert "".join(one.tokens) == one.text
 
 
 def test_the_reported_loss_is_that_of_the_text(results: list[Result]) -> None:
@@ -96,6 +103,38 @@ def test_the_loss_of_an_open_text_is_exact_too(prefix: str) -> None:
     )
 
 
+@pytest.mark.parametrize("limit", [1.0, 4.0, 50.0])
+def test_an_open_text_is_the_result_only_where_its_exact_loss_is_lower(limit: float) -> None:
+    search = method(max_end_nats=limit)
+    state = search.init(objective().bind(problems()))
+    while not search.is_done(state):
+        state = search.step(state)
+    for outcome, result in zip(
+        search.finish(state), minimize(objective(), search, problems()), strict=True
+    ):
+        index = [[p.id for p in problems()].index(result.problem.id)] * len(outcome.texts)
+        losses = {
+            text: exact.loss
+            for text, exact in zip(
+                outcome.texts, state.bound.evaluate(outcome.texts, index), strict=True
+            )
+        }
+        assert result.text == min(losses, key=lambda text: (losses[text], text))
+        assert result.finished == (result.text in outcome.finished)
+        assert all(one.text in outcome.finished for one in result.alternatives)
+
+
+def test_an_open_text_that_misses_a_word_is_no_rival_of_a_finished_one() -> None:
+    search = method(constraints=(Require(("dog",)),), steps=8)
+    state = search.init(objective().bind(problems()))
+    while not search.is_done(state):
+        state = search.step(state)
+    assert any(outcome.finished for outcome in search.finish(state))
+    for outcome in search.finish(state):
+        if outcome.finished and outcome.open_text is not None:
+            assert Require(("dog",)).missing(outcome.open_text) == 0
+
+
 def test_without_a_likely_end_the_best_open_text_is_returned_unfinished() -> None:
     result = minimize(objective(), method(max_end_nats=-1.0), problems())[0]
     assert not result.finished
@@ -107,12 +146,24 @@ def test_without_a_likely_end_the_best_open_text_is_returned_unfinished() -> Non
 def test_closing_punctuation_costs_at_most_max_end_nats() -> None:
     limit = 6.0
     found = minimize(objective(), method(max_end_nats=limit, steps=8), problems())
-    texts = [one.text for r in found if r.finished for one in (r, *r.alternatives)]
+    texts = [one.text for r in found for one in ended(r)]
     assert texts
     given = len(gpt2().tokenizer.encode(PREFIX))
     for text in texts:
         (nll,) = gpt2().nll([gpt2().tokenizer.encode(text)], [given])
         assert float(nll[-2]) <= limit + 1e-4
+
+
+def test_a_problem_is_settled_once_its_finished_text_was_the_better_one_for_a_while() -> None:
+    eager, patient = (
+        minimize(objective(), method(max_end_nats=50.0, patience=p, steps=12), problems())
+        for p in (0, 3)
+    )
+    for soon, late in zip(eager, patient, strict=True):
+        assert len(soon.history) <= len(late.history)
+        if len(late.history) < 12:
+            assert all(h.pooled is not None and h.pooled < h.loss for h in late.history[-3:])
+    assert any(len(s.history) < len(t.history) for s, t in zip(eager, patient, strict=True))
 
 
 def test_a_time_limit_returns_the_best_so_far() -> None:
@@ -152,7 +203,7 @@ def test_forbidden_words_are_in_no_text_of_the_search(results: list[Result]) -> 
 def test_required_words_are_in_every_finished_text() -> None:
     search = method(constraints=(Require(("dog", "beach")),), steps=8)
     for result in minimize(objective(), search, problems()):
-        assert result.finished
+        assert ended(result)
         for one in (result, *result.alternatives):
             assert Require(("dog", "beach")).missing(one.text) == 0
 
@@ -221,7 +272,7 @@ def test_a_prefix_that_cannot_be_kept_is_refused(prefix: str) -> None:
 
 def test_no_prefix_is_a_prefix_too() -> None:
     (result,) = minimize(objective(), method(), Problem("0", problems()[0].targets, ""))
-    assert result.finished
+    assert ended(result)
     assert result.text == result.text.strip()
     (exact,) = objective().bind([Problem("0", problems()[0].targets)]).evaluate([result.text], [0])
     assert abs(result.loss - exact.loss) <= 1e-5 * max(1.0, exact.loss)
@@ -236,5 +287,7 @@ def test_fluency_alone_is_an_objective() -> None:
 def test_counts_are_checked() -> None:
     with pytest.raises(ValueError, match="steps must be at least 1, was: 0"):
         AutoDAN(steps=0)
+    with pytest.raises(ValueError, match="patience must be at least 0, was: -1"):
+        AutoDAN(patience=-1)
     with pytest.raises(ValueError, match="search_width must be at least 1, was: -2"):
         TransferProposer(search_width=-2)

@@ -47,6 +47,9 @@ class AutoDAN:
             compared with finished ones as if it ended here at this price; without, the two cheap
             events at the end make the first finished text look better than all that could still
             come, and captions stay three words long.
+        patience: A problem is settled when its best finished text beats its open texts, and did so
+            after each of this many steps before. With a tone, the first words are often dear until
+            the next ones explain them.
         num_pooled: Finished texts kept per problem.
         ascii_only: Whether only ASCII tokens are proposed, as in the literature.
     """
@@ -57,6 +60,7 @@ class AutoDAN:
     constraints: tuple[Constraint, ...] = ()
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
+    patience: int = 2
     num_pooled: int = 10
     ascii_only: bool = True
 
@@ -64,6 +68,8 @@ class AutoDAN:
         """Check the counts."""
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, was: {self.steps}.")
+        if self.patience < 0:
+            raise ValueError(f"patience must be at least 0, was: {self.patience}.")
 
     def init(self, bound: BoundObjective) -> AutoDANState:
         """Return the state before the first step: one beam per problem, holding its prefix.
@@ -110,7 +116,7 @@ class AutoDAN:
             return replace(
                 state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
             )
-        open_ = self._open_rows(bound, beams, pools)
+        open_ = self._open_rows(state, pools)
         left = _merge_left(state, sorted(set(range(len(beams))) - set(open_)))
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
@@ -172,16 +178,25 @@ class AutoDAN:
         return len(state.beams) == 0
 
     def finish(self, state: AutoDANState) -> list[Found]:
-        """Return the best texts of each problem, finished ones first; works on any state."""
+        """Return the best texts of each problem; works on any state.
+
+        Beside finished texts stands the best open one that meets all constraints, or, where nothing
+        is finished, the best open one whatever it misses.
+        """
         found = []
         for problem, pool in enumerate(state.pools):
-            texts = [entry.text for entry in pool]
-            is_finished = bool(texts)
-            if not texts:
-                beams = [(loss, text) for p, loss, text in state.open_texts() if p == problem]
-                texts = [min(beams)[1]] if beams else [state.bound.problems[problem].prefix]
-            found.append(Found(tuple(texts), is_finished, state.histories[problem]))
+            texts = [(loss, text) for p, loss, text in state.open_texts() if p == problem]
+            complete = [entry for entry in texts if self._is_complete(entry[1])]
+            best = min(complete or ([] if pool else texts), default=None)
+            open_text = None if best is None else best[1]
+            if open_text is None and not pool:
+                open_text = state.bound.problems[problem].prefix
+            ended = tuple(entry.text for entry in pool)
+            found.append(Found(ended, open_text, state.histories[problem]))
         return found
+
+    def _is_complete(self, text: str) -> bool:
+        return all(c.allows(text) and not c.missing(text) for c in self.constraints)
 
     def _finish_sentences(
         self, state: AutoDANState, log_probs: Float[Tensor, "n v"]
@@ -196,9 +211,8 @@ class AutoDAN:
         ).tolist():
             token = int(state.classes.ends[end])
             text = beams.texts[i] + tokenizer.token_texts[token]
-            complete = all(c.allows(text) and not c.missing(text) for c in self.constraints)
             survives = tokenizer.encode(text) == [*rows[i], token]
-            if int(beams.num_chosen[i]) > 0 and complete and survives:
+            if int(beams.num_chosen[i]) > 0 and self._is_complete(text) and survives:
                 texts.append(text)
                 problems.append(int(beams.problems[i]))
         pools = [list(pool) for pool in state.pools]
@@ -211,25 +225,33 @@ class AutoDAN:
             tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools
         )
 
-    def _open_rows(self, bound: BoundObjective, beams: Beams, pools: tuple[Pool, ...]) -> list[int]:
-        """Return the beams of problems whose best finished text could still be beaten."""
+    def _open_rows(self, state: AutoDANState, pools: tuple[Pool, ...]) -> list[int]:
+        """Return the beams of problems that are not settled."""
+        bound, beams = state.bound, state.beams
         term = bound.objective.fluency
         chosen = beams.num_chosen.clamp_min(1)
         fluency = term.reduce(beams.nll_sum, chosen)
         ended = term.reduce(beams.nll_sum + self.ending_nats, chosen + 2)
         hopeful = beams.losses.double() + term.weight * (torch.minimum(ended, fluency) - fluency)
-        best = [
-            float(hopeful[beams.problems == p].min()) if p in beams.problems else 0.0
-            for p in range(len(pools))
-        ]
+        settled = {
+            p
+            for p in set(beams.problems.tolist())
+            if pools[p]
+            and pools[p][0].loss < float(hopeful[beams.problems == p].min())
+            and self._has_waited(state.histories[p])
+        }
         primary = bound.objective.primary
         used = beams.token_ids.lengths + primary.tokenizer.num_special
-        rows = enumerate(zip(beams.problems.tolist(), used.tolist(), strict=True))
-        return [
-            i
-            for i, (p, length) in rows
-            if length + 1 < primary.max_length and (not pools[p] or pools[p][0].loss >= best[p])
-        ]
+        going_on = [p not in settled for p in beams.problems.tolist()]
+        fits = (used + 1 < primary.max_length).tolist()
+        return [i for i in range(len(beams)) if going_on[i] and fits[i]]
+
+    def _has_waited(self, history: Sequence[HistoryEntry]) -> bool:
+        """Return whether the finished text was the better one after each of the last steps."""
+        last = history[len(history) - self.patience :] if self.patience else ()
+        return len(history) >= self.patience and all(
+            entry.pooled is not None and entry.pooled < entry.loss for entry in last
+        )
 
     def _allows(self, text: str) -> bool:
         return all(c.allows(text) for c in self.constraints)

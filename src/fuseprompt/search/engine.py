@@ -54,7 +54,8 @@ class Result:
         terms: Unweighted loss of each term.
         token_ids: Primary ids of the text.
         tokens: The text of each of them.
-        finished: Whether the text ends as a sentence.
+        finished: Whether the text ends as a sentence. One that does not is the result only where
+            nothing was finished, or where its loss, the price of ending there included, is lower.
         alternatives: Further finished texts, best first.
         history: The best after each step.
         seed: Seed of the search.
@@ -231,7 +232,8 @@ def _search_group(
     share = state.fast_path / state.num_scored if state.num_scored else 1.0
     for problem, outcome in zip(problems, found, strict=True):
         scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
-        best, *others = sorted(scored, key=lambda s: (s.loss, s.text))
+        best = min(scored, key=lambda s: (s.loss, s.text))
+        ended = sorted(scored[: len(outcome.finished)], key=lambda s: (s.loss, s.text))
         yield Result(
             problem=problem,
             text=best.text,
@@ -239,8 +241,8 @@ def _search_group(
             terms=best.terms,
             token_ids=best.token_ids,
             tokens=best.tokens,
-            finished=outcome.finished,
-            alternatives=tuple(others),
+            finished=best.text in outcome.finished,
+            alternatives=tuple(other for other in ended if other is not best),
             history=outcome.history,
             seed=seed,
             settings=settings,

@@ -59,14 +59,20 @@ class Found:
     """The outcome of one problem.
 
     Attributes:
-        texts: Best texts first.
-        finished: Whether they end as sentences.
+        finished: Texts that end as sentences, best first.
+        open_text: The best text that does not, or `None`. Its price without an end says little
+            beside a finished text, so that the exact losses of both must decide.
         history: The best after each step.
     """
 
-    texts: tuple[str, ...]
-    finished: bool
+    finished: tuple[str, ...]
+    open_text: str | None
     history: tuple[HistoryEntry, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts, finished ones first."""
+        return self.finished if self.open_text is None else (*self.finished, self.open_text)
 
 
 @final
