@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import torch
 
 from fuseprompt.errors import FuseError, MissingModelError
 from fuseprompt.evaluation import bench
+from fuseprompt.evaluation.bench_vocabularies import vocabulary_file
 from tests.text.tiny import byte_bpe, end_of_word_bpe
 
 
@@ -15,7 +15,7 @@ def vocabularies(tmp_path, monkeypatch):
     """Put tiny vocabularies where those of GPT-2 and CLIP would be."""
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
     for name, tokenizer in (("gpt2", byte_bpe()), ("clip", end_of_word_bpe())):
-        file = bench._vocabulary_file(name)
+        file = vocabulary_file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(tokenizer._backend.to_str(), encoding="utf-8")
 
@@ -38,21 +38,10 @@ def test_both_sides_run_on_the_same_words_in_processes_of_their_own(vocabularies
 
 def test_missing_vocabularies_name_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
-    with pytest.raises(MissingModelError, match="fuseprompt bench fit --prepare"):
+    with pytest.raises(MissingModelError, match="Run it with --prepare once"):
         bench.bench_fit()
 
 
 def test_a_side_that_fails_is_named(vocabularies):
     with pytest.raises(FuseError, match="ours side of the benchmark ended with exit code 1"):
         bench.bench_fit(words_per_case=0, num_words=10)
-
-
-def test_gpt2_is_built_from_its_two_files():
-    merges = b"#version: 0.2\n\xc4\xa0 t\nh e\n\xc4\xa0t he\n"
-    tokens = ["h", "e", "t", "\u0120", "\u0120t", "he", "\u0120the", "<|endoftext|>"]
-    text = bench._build_gpt2(json.dumps({t: i for i, t in enumerate(tokens)}).encode(), merges)
-    from tokenizers import Tokenizer
-
-    assert Tokenizer.from_str(text).encode(" the the").ids == [6, 6]
-    assert bench._peak_mb() >= bench._resident_mb() - 1 > 10
-    assert torch.get_num_threads() >= 1

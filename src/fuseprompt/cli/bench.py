@@ -27,9 +27,10 @@ def bench_fit(
         Exit code 0.
     """
     from fuseprompt.evaluation import bench
+    from fuseprompt.evaluation.bench_vocabularies import prepare_vocabularies
 
     if prepare:
-        bench.prepare_vocabularies()
+        prepare_vocabularies()
     if not (quiet or json):
         print("Fitting twice; this takes one to two minutes ...", file=sys.stderr)
     result = bench.bench_fit(words_per_case=words_per_case)

@@ -58,7 +58,7 @@ class WordTable:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
-        return _TableScorer(loss, table, *self.vectors(table, loss))
+        return TableScorer(loss, table, *self.vectors(table, loss))
 
     def vectors(
         self, table: RetokenizationTable, loss: EmbedLoss
@@ -84,7 +84,17 @@ class WordTable:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _TableScorer:
+class TableScorer:
+    """Scores new words by a table of the secondary's outputs for words that stand alone.
+
+    Attributes:
+        loss: The term with its targets.
+        table: From the primary's tokens to the term's.
+        vectors: Output for each distinct word.
+        row_of: Row of each primary token, -1 for tokens that begin no word.
+        meter: Adds up what continuations cost.
+    """
+
     loss: EmbedLoss
     table: RetokenizationTable
     vectors: Float[Tensor, "w o"]
@@ -122,11 +132,13 @@ class _TableScorer:
         return mean + shrink * (alone - mean)
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        """Return the loss of each word alone, drawn to the mean as the text grows."""
         rows = self.row_of[words]
         alone = torch.stack([self._alone(p)[rows] for p in slots.problems.tolist()])
         return self._in_context(slots, torch.where(rows[None] >= 0, alone, alone.max()))
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """Return the same for the last word with each token joined to it."""
         if not tokens.numel():
             return torch.zeros(tokens.shape)
         words = [" " + w.strip() for w in continued_words(self.table, slots, tokens)]
@@ -173,17 +185,7 @@ def load_or_make(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    pieces = table.pieces
-    # Of ASCII words, whatever a search proposes: the table on disk serves every setting.
-    tokens = torch.nonzero((pieces.lengths > 0) & table.starts_word).flatten()
-    keyed = torch.cat([pieces.lengths[tokens, None], pieces.ids[tokens]], dim=1)
-    distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
-    row_of = torch.full((len(pieces),), -1, dtype=torch.long)
-    row_of[tokens] = inverse
-    # The lowest token of each row says how the word is written.
-    first = torch.full((len(distinct),), len(pieces), dtype=torch.long)
-    first.scatter_reduce_(0, inverse, tokens, reduce="amin")
-    words = [table.primary.token_texts[t] for t in first.tolist()]
+    words, row_of = distinct_words(table)
     file = folder / f"{fingerprint(model, table)}.safetensors"
     # A table without words is as wide as any: the width comes from a word of its own.
     probe = framed_outputs(model, words[:1] or [" it"])[: len(words)]
@@ -203,6 +205,28 @@ def load_or_make(
         save_file({"vectors": vectors.contiguous()}, partial)
         partial.replace(file)  # Atomic: a reader sees a whole table or none.
     return vectors, row_of
+
+
+def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, " v"]]:
+    """Return the new words that the secondary tells apart, and each primary token's row (or -1).
+
+    Args:
+        table: From the primary's tokens to the secondary's.
+
+    Returns:
+        Texts, leading blank included, and one row per token.
+    """
+    pieces = table.pieces
+    # Of ASCII words, whatever a search proposes: the table on disk serves every setting.
+    tokens = torch.nonzero((pieces.lengths > 0) & table.starts_word).flatten()
+    keyed = torch.cat([pieces.lengths[tokens, None], pieces.ids[tokens]], dim=1)
+    distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
+    row_of = torch.full((len(pieces),), -1, dtype=torch.long)
+    row_of[tokens] = inverse
+    # The lowest token of each row says how the word is written.
+    first = torch.full((len(distinct),), len(pieces), dtype=torch.long)
+    first.scatter_reduce_(0, inverse, tokens, reduce="amin")
+    return [table.primary.token_texts[t] for t in first.tolist()], row_of
 
 
 def _read(file: Path) -> Float[Tensor, "w o"] | None:
