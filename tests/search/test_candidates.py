@@ -1,13 +1,17 @@
 """Candidates: round trip, no special tokens, order and ties."""
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import pre_tokenizers, trainers
 
 from fuseprompt.search.batch import Beams, Candidates, extend
-from fuseprompt.search.candidates import SENTENCE_ENDS, TokenClasses, choose
+from fuseprompt.search.candidates import SENTENCE_ENDS, TokenClasses, choose, lowest
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
+from tests.reference import candidates as plain
 from tests.tiny import gpt2, sentence_encoder
 
 TOKENIZER = gpt2().tokenizer
@@ -28,7 +32,7 @@ def beams_of(*texts: str) -> Beams:
 
 def chosen(beams: Beams, scores: torch.Tensor, width: int, **more: object) -> Candidates:
     log_probs = torch.log_softmax(-scores.nan_to_num(posinf=50.0), dim=-1)
-    allows = more.get("allows", lambda text: True)
+    allows = more.get("allows")
     return choose(beams, scores, log_probs, CLASSES, width=width, allows=allows)  # type: ignore[arg-type]
 
 
@@ -73,6 +77,52 @@ def test_a_ban_makes_room_for_the_next() -> None:
     free = chosen(beams, scores, 4).texts
     banned = chosen(beams, scores, 4, allows=lambda text: text != free[0]).texts
     assert banned[:3] == free[1:]
+
+
+@pytest.mark.parametrize("width", [1, 7, 40, 10_000])
+@pytest.mark.parametrize("banned", ["", "s"])
+def test_candidates_are_those_of_the_plain_rule(width: int, banned: str) -> None:
+    texts = ("An image of a mus", "the quick brown fo", "An image of", "a dog's", "")
+    generator = torch.Generator().manual_seed(width)
+    scores = torch.randint(0, 40, (5, TOKENIZER.vocab_size), generator=generator) / 4.0
+    may = CLASSES.new_words | CLASSES.continuations
+    scores[:, ~may] = float("inf")
+    scores[1, 30:] = float("inf")  # fewer than asked for
+    scores[2] = float("inf")  # none
+
+    def allows(text: str) -> bool:
+        return not banned or not text.endswith(banned)
+
+    got = chosen(beams_of(*texts), scores, width, **({"allows": allows} if banned else {}))
+    want = plain.choose(
+        texts,
+        scores.tolist(),
+        TOKENIZER.encode,
+        TOKENIZER.token_texts,
+        width=width,
+        allows=allows,
+    )
+    assert list(zip(got.rows.tolist(), got.tokens.tolist(), strict=True)) == want
+    assert got.texts == tuple(texts[row] + TOKENIZER.token_texts[t] for row, t in want)
+    assert torch.equal(got.predicted, scores[got.rows, got.tokens])
+
+
+@given(
+    st.lists(st.lists(st.integers(-3, 3), min_size=9, max_size=9), min_size=1, max_size=4),
+    st.integers(1, 9),
+)
+def test_lowest_is_the_beginning_of_a_stable_sort(rows: list[list[int]], count: int) -> None:
+    scores = torch.tensor(rows, dtype=torch.float32)
+    scores[scores == 3] = float("inf")
+    got, want = lowest(scores, count), torch.argsort(scores, dim=1, stable=True)[:, :count]
+    finite = torch.isfinite(scores.gather(1, want))
+    assert torch.equal(got[finite], want[finite])
+
+
+def test_classes_are_made_once_for_a_tokenizer() -> None:
+    assert TokenClasses.of(TOKENIZER, 50) is TokenClasses.of(TOKENIZER, 50)
+    assert TokenClasses.of(TOKENIZER, 50) is not TokenClasses.of(TOKENIZER, 50, ascii_only=False)
+    assert TokenClasses.of(TOKENIZER, 50) is not TokenClasses.of(TOKENIZER, 51)
 
 
 def test_special_and_odd_tokens_are_in_no_class() -> None:

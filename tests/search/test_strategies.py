@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fuseprompt.search.strategies import BeamSearch, select_best
+from tests.reference import candidates as plain
 
 
 def test_the_best_of_each_problem_in_order() -> None:
@@ -22,6 +25,22 @@ def test_ties_go_by_token_id_not_by_the_last_bit() -> None:
 def test_fewer_candidates_than_beams_are_all_kept() -> None:
     index = select_best(torch.tensor([2.0, 1.0]), torch.tensor([0, 0]), torch.tensor([1, 2]), 9)
     assert index.tolist() == [1, 0]
+
+
+CANDIDATE = st.tuples(
+    st.sampled_from([0.0, 1.0, 1.0 + 2e-6, 2.0, float("inf")]), st.integers(0, 3), st.integers(0, 5)
+)
+
+
+@given(st.lists(CANDIDATE, max_size=30), st.integers(1, 4))
+def test_the_best_are_those_of_the_plain_rule(
+    candidates: list[tuple[float, int, int]], num_best: int
+) -> None:
+    losses = torch.tensor([c[0] for c in candidates], dtype=torch.float32)
+    problems, tokens = (torch.tensor([c[i] for c in candidates], dtype=torch.long) for i in (1, 2))
+    got = select_best(losses, problems, tokens, num_best)
+    want = plain.select_best(losses.tolist(), problems.tolist(), tokens.tolist(), num_best)
+    assert got.tolist() == want
 
 
 def test_a_width_below_one_is_refused() -> None:

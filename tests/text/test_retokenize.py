@@ -128,13 +128,13 @@ def test_the_comparison_itself_notices_a_wrong_id() -> None:
 
 def test_a_wrong_continuation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     table = RetokenizationTable(GPT2, BERT)
-    right = RetokenizationTable.encode_word
+    right = RetokenizationTable.encode_words
 
-    def wrong(self: RetokenizationTable, word: str) -> list[int]:
-        ids = right(self, word)
-        return [*ids[:-1], ids[-1] + 1] if word.endswith("s") else ids
+    def wrong(self: RetokenizationTable, words: list[str]) -> list[list[int]]:
+        rows = zip(words, right(self, words), strict=True)
+        return [[*ids[:-1], ids[-1] + 1] if word.endswith("s") else ids for word, ids in rows]
 
-    monkeypatch.setattr(RetokenizationTable, "encode_word", wrong)
+    monkeypatch.setattr(RetokenizationTable, "encode_words", wrong)
     verdict = table.check()
     assert verdict.new_words == 1.0
     assert 0.5 < verdict.continuations < 1.0

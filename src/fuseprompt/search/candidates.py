@@ -5,7 +5,8 @@ beam whose text encodes back to exactly their ids: the text is the result, so a 
 tokenizer would read differently is no candidate. Read next: `fuseprompt.search.proposers`.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fuseprompt.search.batch import Beams, Candidates
 from fuseprompt.text.retokenize import is_new_word, is_written
+from fuseprompt.text.round_trip import RoundTrip
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Texts that finish a sentence.
@@ -38,11 +40,26 @@ class TokenClasses:
     vocab_size: int
     ascii_only: bool = True
 
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, vocab_size: int, *, ascii_only: bool = True
+    ) -> "TokenClasses":
+        """Return the classes of a tokenizer's tokens, made once for it."""
+        name = ("token classes", vocab_size, ascii_only)
+        return tokenizer.memo.recall(
+            name, (), lambda: cls(tokenizer, vocab_size, ascii_only=ascii_only)
+        )
+
+    @property
+    def round_trip(self) -> RoundTrip:
+        """Which tokens survive decode -> encode."""
+        return RoundTrip.of(self.tokenizer)
+
     @cached_property
     def _texts(self) -> list[str]:
         texts = list(self.tokenizer.token_texts)[: self.vocab_size]
-        specials = self.tokenizer.special_texts
-        texts = ["" if any(s in t for s in specials) else t for t in texts]
+        special = re.compile("|".join(map(re.escape, self.tokenizer.special_texts)) or r"(?!)")
+        texts = ["" if special.search(t) else t for t in texts]
         return texts + [""] * (self.vocab_size - len(texts))
 
     @cached_property
@@ -83,7 +100,7 @@ def choose(
     classes: TokenClasses,
     *,
     width: int,
-    allows: Callable[[str], bool],
+    allows: Callable[[str], bool] | None,
 ) -> Candidates:
     """Take, for each beam, the `width` best-scored tokens whose text survives the round trip.
 
@@ -93,35 +110,65 @@ def choose(
         log_probs: Of the language model, shape (n, v).
         classes: Tokens of the primary.
         width: Candidates per beam.
-        allows: Whether a text may be a candidate.
+        allows: Whether a text may be a candidate; `None` where any may.
 
     Returns:
         The candidates, ordered by beam and then by score; ties by token id.
     """
-    tokenizer = classes.tokenizer
-    ids = beams.token_ids.to_lists()
-    kept: list[list[int]] = [[] for _ in ids]
-    texts: list[list[str]] = [[] for _ in ids]
-    # A stable sort keeps the lower token id first among equal scores.
-    order = torch.argsort(scores, dim=1, stable=True)
-    limits = torch.isfinite(scores).sum(dim=1).tolist()
-    start, chunk = 0, 2 * width
-    open_rows = [i for i in range(len(ids)) if limits[i]]
-    while open_rows:
-        asked: list[tuple[int, int, str]] = []
-        for i in open_rows:
-            for token in order[i, start : min(start + chunk, limits[i])].tolist():
-                text = beams.texts[i] + tokenizer.token_texts[token]
-                if allows(text):
-                    asked.append((i, token, text))
-        back = tokenizer.encode_batch([text for _, _, text in asked])
-        for (i, token, text), row in zip(asked, back, strict=True):
-            if len(kept[i]) < width and row == [*ids[i], token]:
-                kept[i].append(token)
-                texts[i].append(text)
-        start += chunk
-        open_rows = [i for i in open_rows if len(kept[i]) < width and start < limits[i]]
-    rows = torch.tensor([i for i, row in enumerate(kept) for _ in row], dtype=torch.long)
-    tokens = torch.tensor([t for row in kept for t in row], dtype=torch.long)
-    flat: Sequence[str] = [t for row in texts for t in row]
-    return Candidates(rows, tokens, -log_probs[rows, tokens], scores[rows, tokens], tuple(flat))
+    pieces = classes.tokenizer.token_texts
+    limits = torch.isfinite(scores).sum(dim=1)
+    asked = 2 * width
+    while True:
+        best = lowest(scores, min(asked, scores.shape[1]))
+        may = torch.arange(best.shape[1]) < limits[:, None]
+        rows, ranks = torch.nonzero(may, as_tuple=True)
+        tokens = best[rows, ranks]
+        good = classes.round_trip.survives(beams.texts, beams.token_ids, rows, tokens)
+        if allows is not None:
+            pairs = zip(rows.tolist(), tokens.tolist(), good.tolist(), strict=True)
+            good = torch.tensor(
+                [ok and allows(beams.texts[row] + pieces[token]) for row, token, ok in pairs],
+                dtype=torch.bool,
+            )
+        kept = torch.zeros_like(may)
+        kept[rows, ranks] = good
+        enough = (kept.sum(dim=1) >= width) | (limits <= best.shape[1])
+        if enough.all():
+            break
+        asked *= 2
+    kept &= kept.cumsum(dim=1) <= width
+    rows, ranks = torch.nonzero(kept, as_tuple=True)
+    tokens = best[rows, ranks]
+    texts = zip(rows.tolist(), tokens.tolist(), strict=True)
+    return Candidates(
+        rows,
+        tokens,
+        -log_probs[rows, tokens],
+        scores[rows, tokens],
+        tuple(beams.texts[row] + pieces[token] for row, token in texts),
+    )
+
+
+def lowest(scores: Float[Tensor, "n v"], count: int) -> Int[Tensor, "n k"]:
+    """Return the columns of the lowest scores of each row, best first; equal ones by column.
+
+    It is the beginning of a stable sort, without sorting everything. Past the finite scores of a
+    row the columns are any.
+
+    Args:
+        scores: The scores, shape (n, v).
+        count: How many of them, at most v.
+
+    Returns:
+        Columns, shape (n, count).
+    """
+    values, columns = torch.topk(scores, count, dim=1, largest=False)
+    columns, order = torch.sort(columns, dim=1)
+    values, order = torch.sort(values.gather(1, order), dim=1, stable=True)
+    columns = columns.gather(1, order)
+    # Of equal scores at the border topk takes any.
+    border = values[:, -1:]
+    cut = ((scores <= border).sum(dim=1) > count) & torch.isfinite(border[:, 0])
+    if cut.any():
+        columns[cut] = torch.argsort(scores[cut], dim=1, stable=True)[:, :count]
+    return columns

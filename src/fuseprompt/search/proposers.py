@@ -29,14 +29,14 @@ class Step:
     Attributes:
         beams: The beams.
         log_probs: The language model's, shape (n, v).
-        allows: Whether a text may be a candidate.
+        allows: Whether a text may be a candidate; `None` where any may.
         number: Steps taken before this one.
         round: Exact rounds of this step before this one.
     """
 
     beams: Beams
     log_probs: Float[Tensor, "n v"]
-    allows: Callable[[str], bool]
+    allows: Callable[[str], bool] | None
     number: int = 0
     round: int = 0
 

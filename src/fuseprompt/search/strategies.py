@@ -56,12 +56,10 @@ def select_best(
     num_best: int,
 ) -> Int[Tensor, " k"]:
     """Return the `num_best` best candidates of each problem; ties within `TIE` by token id."""
-    rounded = torch.round(losses.double() / TIE).tolist()
-    keys = list(zip(problems.tolist(), rounded, tokens.tolist(), range(len(rounded)), strict=True))
-    chosen: list[int] = []
-    taken: dict[int, int] = {}
-    for problem, _, _, i in sorted(keys):
-        if taken.get(problem, 0) < num_best:
-            taken[problem] = taken.get(problem, 0) + 1
-            chosen.append(i)
-    return torch.tensor(chosen, dtype=torch.long)
+    order = torch.argsort(tokens, stable=True)
+    for key in (torch.round(losses.double() / TIE), problems):
+        order = order[torch.argsort(key[order], stable=True)]
+    # How many better ones of its problem stand before each.
+    _, counts = torch.unique_consecutive(problems[order], return_counts=True)
+    starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return order[torch.arange(len(order)) - starts < num_best]

@@ -82,7 +82,7 @@ class _Turn:
     @cached_property
     def classes(self) -> TokenClasses:
         """The secondary's tokens."""
-        return TokenClasses(self.term.tokenizer, int(self.term.vocabulary.shape[0]))
+        return TokenClasses.of(self.term.tokenizer, int(self.term.vocabulary.shape[0]))
 
     def propose(self, step: Step) -> Candidates:
         beams = step.beams
@@ -145,7 +145,7 @@ class _Turn:
                 tokens = tuple(ids[len(stem) :])
                 if new in seen or read != new or ids[: len(stem)] != stem or not tokens:
                     continue
-                if len(ids) < most and step.allows(new):
+                if len(ids) < most and (step.allows is None or step.allows(new)):
                     seen.add(new)
                     yield new, tokens, float(scores[token])
 

@@ -1,8 +1,9 @@
 """Results that last as long as the object that holds them: computed once for the same inputs.
 
 A retokenisation table has one (`RetokenizationTable.memo`), in which transfers keep what they
-derive from a model and not from a problem, so that the next group of problems finds it. Nothing is
-global: when the table goes, its memo goes. Read next: `fuseprompt.text.retokenize`.
+derive from a model and not from a problem, so that the next group of problems finds it. A tokenizer
+has one for what follows from its vocabulary. Nothing is global: when the holder goes, its memo
+goes. Read next: `fuseprompt.text.retokenize`.
 """
 
 from collections.abc import Callable, Hashable

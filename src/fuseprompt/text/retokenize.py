@@ -27,6 +27,9 @@ from fuseprompt.text.words import default_words
 #: Raised by hand when the table or its check changes: verdicts on disk are then taken again.
 _CHECK_VERSION = 1
 
+#: Last words remembered at most; then all are forgotten.
+_MOST_WORDS = 1 << 17
+
 _ANCHOR = "a"
 _CHECK_WORDS = (
     "An image of", "cat", "the", "a red bus", "people", "(see", "U.S.", "don't", "1,200", "e-mail",
@@ -187,15 +190,24 @@ class RetokenizationTable:
 
     def encode_word(self, word: str) -> list[int]:
         """Return the secondary ids of a last word (as `last_word` gives it); remembered."""
-        known = self._words.get(word)
-        if known is None:
-            if word[:1].isspace():
-                stem = self.secondary.encode(_ANCHOR)
-                known = self.secondary.encode(_ANCHOR + word)[len(stem) :]
-            else:
-                known = self.secondary.encode(word)
-            self._words[word] = known
-        return known
+        return self.encode_words([word])[0]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the secondary ids of last words; those not remembered are encoded together."""
+        known = self._words
+        unknown = list(dict.fromkeys(word for word in words if word not in known))
+        if unknown:
+            if len(known) + len(unknown) > _MOST_WORDS:
+                known.clear()
+                unknown = list(dict.fromkeys(words))
+            stem = self.secondary.encode(_ANCHOR)
+            begins = [_ANCHOR if word[:1].isspace() else "" for word in unknown]
+            encoded = self.secondary.encode_batch(
+                [begin + word for begin, word in zip(begins, unknown, strict=True)]
+            )
+            for word, begin, ids in zip(unknown, begins, encoded, strict=True):
+                known[word] = ids[len(stem) :] if begin else ids
+        return [known[word] for word in words]
 
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
@@ -224,27 +236,24 @@ class RetokenizationTable:
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
-        solid = torch.tensor([bool(t) and not t[-1].isspace() for t in texts], dtype=torch.bool)
         piece_lengths = self.pieces.lengths[tokens]
-        fast = self.starts_word[tokens] & solid[rows] & (piece_lengths > 0)
+        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (piece_lengths > 0)
         fast &= trusted.new_words == 1.0
         parts = PaddedIds(self.pieces.ids[tokens] * fast[:, None], piece_lengths * fast)
         base = stems[rows]
-        slow = torch.nonzero(~fast).flatten().tolist()
+        slow = torch.nonzero(~fast).flatten()
         answered = len(tokens) - len(slow)
-        if slow:
+        if len(slow):
             kept, tails, by_table = self._continue(
-                texts, encoded, rows, tokens, slow, is_trusted=trusted.continuations == 1.0
+                texts, encoded, rows[slow], tokens[slow], is_trusted=trusted.continuations == 1.0
             )
             answered += by_table
-            base_lengths, ids, lengths = base.lengths.clone(), parts.ids, parts.lengths.clone()
-            width = max(len(t) for t in tails)
-            if width > ids.shape[1]:
-                ids = torch.nn.functional.pad(ids, (0, width - ids.shape[1]))
-            for i, keep, tail in zip(slow, kept, tails, strict=True):
-                base_lengths[i] = len(secondary.prefix_ids) + keep
-                ids[i, : len(tail)] = torch.tensor(tail, dtype=torch.long)
-                lengths[i] = len(tail)
+            base_lengths, lengths = base.lengths.clone(), parts.lengths.clone()
+            base_lengths[slow] = len(secondary.prefix_ids) + kept
+            lengths[slow] = tails.lengths
+            width = max(parts.ids.shape[1], tails.ids.shape[1])
+            ids = torch.nn.functional.pad(parts.ids, (0, width - parts.ids.shape[1]))
+            ids[slow, : tails.ids.shape[1]] = tails.ids
             keep_mask = torch.arange(base.ids.shape[1]) < base_lengths[:, None]
             base, parts = PaddedIds(base.ids * keep_mask, base_lengths), PaddedIds(ids, lengths)
         joined = concatenate(base, parts)
@@ -258,33 +267,49 @@ class RetokenizationTable:
         encoded: Sequence[Sequence[int]],
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
-        which: Sequence[int],
         *,
         is_trusted: bool,
-    ) -> tuple[list[int], list[list[int]], int]:
+    ) -> tuple[Int[Tensor, " c"], PaddedIds, int]:
         """Encode the changed last word: ids kept of the stem, ids that follow, count by table."""
-        kept: list[int] = []
-        tails: list[list[int]] = []
-        by_table = 0
-        word_of: dict[int, tuple[str, int]] = {}
-        for i in which:
-            row, piece = int(rows[i]), self.primary.token_texts[int(tokens[i])]
-            if row not in word_of:
-                word = last_word(texts[row])
-                length = len(self.encode_word(word))
-                word_of[row] = (word, len(encoded[row]) - length if word else -1)
-            word, keep = word_of[row]
-            # A token without any white space changes only the last word, if that word is a whole
-            # run of the stem's ids.
-            known = is_trusted and keep >= 0 and bool(self.joins_word[int(tokens[i])])
-            if known and list(encoded[row][keep:]) == self.encode_word(word):
-                kept.append(keep)
-                tails.append(self.encode_word(word + piece))
-                by_table += 1
-            else:
-                kept.append(0)
-                tails.append(self.secondary.encode(texts[row] + piece))
-        return kept, tails, by_table
+        words, before = self.find_last_words(texts, encoded)
+        # A token without any white space changes only the last word, if that word is a whole run of
+        # the stem's ids.
+        by_table = (before[rows] >= 0) & self.joins_word[tokens] & is_trusted
+        pieces = self.primary.token_texts
+        short: list[str] = []
+        whole: list[str] = []
+        for row, token, known in zip(
+            rows.tolist(), tokens.tolist(), by_table.tolist(), strict=True
+        ):
+            (short if known else whole).append((words if known else texts)[row] + pieces[token])
+        found = (iter(self.secondary.encode_batch(whole)), iter(self.encode_words(short)))
+        tails = PaddedIds.from_lists([next(found[known]) for known in by_table.tolist()])
+        return before[rows] * by_table, tails, len(short)
+
+    def find_last_words(
+        self, texts: Sequence[str], encoded: Sequence[Sequence[int]]
+    ) -> tuple[list[str], Int[Tensor, " n"]]:
+        """Return the last word of each text, and how many of the text's ids stand before it.
+
+        Args:
+            texts: The texts.
+            encoded: The secondary ids of each, without special ones.
+
+        Returns:
+            The words as `last_word` gives them, and the number of ids before each, shape (n,); -1
+            where there is no word, or its own ids are not the last ones of the text.
+        """
+        words = [last_word(text) for text in texts]
+        before = [
+            len(ids) - len(own) if own and list(ids[-len(own) :]) == own else -1
+            for ids, own in zip(encoded, self.encode_words(words), strict=True)
+        ]
+        return words, torch.tensor(before, dtype=torch.long)
+
+
+def are_solid(texts: Sequence[str]) -> Bool[Tensor, " n"]:
+    """Return which texts are neither empty nor end in white space: a word may follow them."""
+    return torch.tensor([bool(t) and not t[-1].isspace() for t in texts], dtype=torch.bool)
 
 
 def is_new_word(text: str, *, ascii_only: bool = True) -> bool:

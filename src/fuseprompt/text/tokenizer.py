@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fuseprompt.errors import TokenizerError
+from fuseprompt.text.memo import Memo
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -78,6 +79,8 @@ class Tokenizer:
         self.max_length = max_length
         self.name = name
         self.padding = padding
+        #: What others derive from the vocabulary alone, made once for this tokenizer.
+        self.memo = Memo()
         self.num_added: int = sum(not t.special for t in added.values())
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         plain = self.encode(_ANCHOR)
