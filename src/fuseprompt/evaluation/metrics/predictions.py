@@ -1,0 +1,220 @@
+"""Captions to be scored, from files in the forms that captioners write.
+
+COCO's results, MAGIC's, a mapping from id or file name to caption, JSON lines (ours too), and the
+folder of a run of ours. Several files are the shards of one set and are joined before anything is
+scored: a mean over shards is another number. Read next: `fuseprompt.evaluation.metrics.score`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.clean import clean_caption
+from fuseprompt.evaluation.datasets.base import Item
+from fuseprompt.evaluation.datasets.lines import split_lines
+from fuseprompt.evaluation.datasets.records import (
+    Record,
+    as_record,
+    as_records,
+    read_json,
+    read_text,
+)
+from fuseprompt.evaluation.metrics.tokens import strip_special
+
+#: Where a form has the caption; MAGIC's has the references beside it, as "captions".
+_CAPTION: Final = ("prediction", "caption", "text")
+_NAME: Final = ("image_id", "cocoid", "id", "image_name", "file_name", "filename", "image")
+
+#: Most ids that a message names.
+_NAMED: Final = 5
+
+
+@final
+@dataclass(frozen=True)
+class Prediction:
+    """One caption as it was found.
+
+    Attributes:
+        place: Where it stands, for messages.
+        names: Ids and file names of its image, the first that a dataset knows counts.
+        caption: The caption, as it was written.
+        sentiment: Tone that it was written in, "" if the file does not say.
+    """
+
+    place: str
+    names: tuple[str, ...]
+    caption: str
+    sentiment: str = ""
+
+
+def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list[Prediction]:
+    """Return the captions of files that are parts of one set.
+
+    Args:
+        files: JSON, JSON lines, or folders of runs, which hold a captions.jsonl.
+        field: Name of the field that has the caption, where there are several. By default
+            "prediction", else "caption", else "text"; in our files "caption" is without the prefix
+            and "text" with it.
+
+    Returns:
+        The captions, in order; images that a run could not caption are left out.
+
+    Raises:
+        MetricError: If there is no caption, or one is no text.
+        DatasetError: If a file cannot be read.
+    """
+    found: list[Prediction] = []
+    for file in files:
+        path = file / "captions.jsonl" if file.is_dir() else file
+        found += _read(path, _CAPTION if field is None else (field,))
+    if not found:
+        named = " and ".join(str(file) for file in files)
+        raise MetricError(f"{named}: no captions; expected a list of image ids and captions.")
+    return found
+
+
+def match(
+    predictions: Iterable[Prediction], items: Sequence[Item], *, sentiment: str = ""
+) -> dict[str, str]:
+    """Find the image of each caption.
+
+    Args:
+        predictions: The captions.
+        items: The images of one split, and of one tone.
+        sentiment: That tone; captions that were written in another are left out.
+
+    Returns:
+        Caption by id, cleaned and without special tokens.
+
+    Raises:
+        MetricError: If two captions are for one image, or one is for none.
+    """
+    ids = _known_names(items)
+    found: dict[str, str] = {}
+    places: dict[str, str] = {}
+    unknown: list[str] = []
+    for one in predictions:
+        if sentiment and one.sentiment and one.sentiment != sentiment:
+            continue
+        id_ = next((ids[name] for name in one.names if name in ids), None)
+        if id_ is None:
+            unknown.append(f"{one.names[0]} ({one.place})")
+        elif id_ in found:
+            raise MetricError(
+                f"{one.place}: a second caption for image {id_}; the first is {places[id_]}. "
+                "Give one caption per image"
+                + (", or --sentiment." if one.sentiment and not sentiment else ".")
+            )
+        else:
+            found[id_], places[id_] = clean_caption(strip_special(one.caption)), one.place
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        raise MetricError(
+            f"Captions for images that are not in the split: {', '.join(unknown[:_NAMED])}{more}. "
+            f"It has {len(ids):,} names such as {next(iter(ids))}. Choose the split that the "
+            "captions were made for."
+        )
+    return found
+
+
+def count_special(predictions: Iterable[Prediction]) -> int:
+    """Return how many captions have special tokens, which are no words and not scored."""
+    return sum(strip_special(one.caption) != one.caption for one in predictions)
+
+
+def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
+    """Return the ids of the models that runs of ours optimised their captions for."""
+    found: dict[str, None] = {}
+    for file in files:
+        settings = file / "settings.json"
+        if settings.is_file():
+            models = as_record(read_json(settings), settings.name).fields.get("models")
+            found |= dict.fromkeys(map(str, models.values())) if isinstance(models, dict) else {}
+    return tuple(found)
+
+
+def _read(file: Path, fields: tuple[str, ...]) -> Iterator[Prediction]:
+    text = read_text(file)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = [_parse_line(file, n, line) for n, line in _numbered(text)]
+    if isinstance(content, dict) and not any(key in content for key in (*fields, *_NAME)):
+        return _mapped(content, file.name)
+    entries = content if isinstance(content, list) else [content]
+    return _listed(as_records(entries, f"{file.name}: entry"), fields)
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    return ((n, line) for n, line in enumerate(split_lines(text), start=1) if line.strip())
+
+
+def _parse_line(file: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise MetricError(
+            f"{file}: line {number} is no JSON ({error.msg} at column {error.colno}). Expected one "
+            "JSON value, or JSON lines; the file may be cut short."
+        ) from None
+
+
+def _mapped(content: Mapping[str, Any], name: str) -> Iterator[Prediction]:
+    for key, value in content.items():
+        place = f"{name}: {key!r}"
+        yield Prediction(place, _variants(key), _text(value, place))
+
+
+def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Prediction]:
+    for record in records:
+        if record.fields.get("ok") is False:  # A run's own record of an image that failed.
+            continue
+        names = [record.name(key) for key in _NAME if _is_name(record.fields.get(key))]
+        key = next((key for key in fields if record.has(key)), None)
+        if not names or key is None:
+            raise MetricError(
+                f"{record.place}: expected one of {', '.join(_NAME)} and one of "
+                f"{', '.join(fields)}; found {', '.join(sorted(record.fields)) or 'nothing'}."
+            )
+        yield Prediction(
+            record.place,
+            tuple(variant for name in names for variant in _variants(name)),
+            _text(record.fields[key], record.place),
+            record.name("sentiment") if record.has("sentiment") else "",
+        )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
+
+
+def _text(value: Any, place: str) -> str:
+    """Return a caption, which some forms have in a list of one."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        what = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+        raise MetricError(f"{place}: the caption is {what}, expected a text.")
+    return value
+
+
+def _variants(name: str) -> tuple[str, ...]:
+    """Return a name, and the file's name in it where it is a path."""
+    last = re.split(r"[\\/]", name)[-1]
+    return (name,) if last == name else (name, last)
+
+
+def _known_names(items: Sequence[Item]) -> dict[str, str]:
+    """Return the id behind every name of an image: id, file name, file name without ending."""
+    names: dict[str, str] = {item.id: item.id for item in items}
+    for part in ("name", "stem"):
+        of_files: dict[str, set[str]] = {}
+        for item in items:
+            of_files.setdefault(getattr(item.image, part), set()).add(item.id)
+        # A name that two images share is the name of neither.
+        names |= {n: min(i) for n, i in of_files.items() if len(i) == 1 and n not in names}
+    return names
