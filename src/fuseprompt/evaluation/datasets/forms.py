@@ -66,20 +66,25 @@ def read_json_rows(file: Path) -> list[Row]:
         return [listed_row(record) for record in as_records(content, f"{place}: entry")]
     top = as_record(content, place)
     if isinstance(top.fields.get("images"), list):
-        if "annotations" in top.fields:
-            return list(_coco_rows(top))
         images = list(top.records("images"))
         if any("sentences" in image.fields for image in images):
             return [row for image in images for row in _sentence_rows(image)]
-        return [listed_row(image) for image in images]
+        return list(_coco_rows(top))
     return [_mapped_row(name, value, place) for name, value in top.fields.items()]
 
 
 def _coco_rows(top: Record) -> Iterator[Row]:
-    """Yield the rows of COCO's own form: `{"images": [...], "annotations": [...]}`."""
+    """Yield the rows of COCO's own form, `{"images": [...], "annotations": [...]}`.
+
+    A file of images alone, as NoCaps publishes it, has no annotations.
+
+    Raises:
+        DatasetError: If an id stands for two images, or a caption belongs to none.
+    """
     captions: dict[int, list[tuple[int, str]]] = {}
     places: dict[int, str] = {}
-    for order, note in enumerate(top.records("annotations")):
+    notes = top.records("annotations") if "annotations" in top.fields else ()
+    for order, note in enumerate(notes):
         image_id = note.number("image_id")
         # Annotations are listed in no order; their ids are the order that others sort by.
         rank = note.number("id") if note.has("id") else order
