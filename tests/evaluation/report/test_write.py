@@ -1,0 +1,73 @@
+"""The report of a run folder: what it says, and that it can be written again."""
+
+from fuseprompt.evaluation.metrics.base import Scores
+from fuseprompt.evaluation.report.write import make_report, weights_of, write_report
+from fuseprompt.evaluation.runs.folder import read_run
+from fuseprompt.evaluation.runs.plan import Shard
+from fuseprompt.tasks.models import PAPER
+from tests.evaluation.report.fixtures import found, record, run_settings, save_picture, save_run
+
+
+def some_run(tmp_path, settings=None, **options):
+    settings = settings or run_settings()
+    image = save_picture(tmp_path / "kite.png")
+    records = [
+        record("1", image, found(seconds=1.0), settings=settings),
+        record("2", image, found("Dogs", finished=False, seconds=3.0), settings=settings),
+        record("3", image, None, settings=settings, error="cannot\nbe read"),
+    ]
+    return save_run(tmp_path / "run", records, settings, asked=4, **options)
+
+
+def test_coverage_times_losses_and_settings_are_told(tmp_path) -> None:
+    text = make_report(read_run(some_run(tmp_path)), {})
+    assert "- 2 of 4 captions (50.0 %); the journal has 3 records." in text
+    assert "- 1 captions are no finished sentence." in text
+    assert "  - 3: cannot be read" in text
+    assert "| none | 2 | 4.00 | 1.00 | 1.00 | 2.00 | 2.00 | 2.00 | 3.00 |" in text
+    assert f"| settings hash | {run_settings().hash} |" in text
+    assert "| weights image | 3.0 |" in text
+    assert "| version torch | 2 |" in text
+    assert "## Scores" not in text
+
+
+def test_scores_are_shown_where_there_are_some(tmp_path) -> None:
+    scores = Scores(4, 0.5, *([0.5] * 8))
+    assert "## Scores" in make_report(read_run(some_run(tmp_path)), {"": scores})
+
+
+def test_what_makes_scores_incomparable_is_said_first(tmp_path) -> None:
+    run = read_run(some_run(tmp_path, limit=3, shard=Shard(1, 2)))
+    head = make_report(run, {}).partition("##")[0]
+    assert "not with the paper's models" in head
+    assert "Only the first 3 images" in head
+    assert "shard 1/2" in head
+
+
+def test_nothing_is_warned_of_where_nothing_differs(tmp_path) -> None:
+    settings = run_settings(lm=PAPER.lm, image_text=PAPER.image_text)
+    text = make_report(read_run(some_run(tmp_path, settings)), {})
+    assert text.startswith("# Captions of folder, all\n\n## Coverage")
+
+
+def test_a_report_is_written_again_without_pages_of_an_earlier_one(tmp_path) -> None:
+    folder = some_run(tmp_path)
+    (folder / "gallery-2.html").write_text("old")
+    written = write_report(folder)
+    assert written == folder / "report.md"
+    first = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert "gallery-2.html" not in first
+    assert "gallery.html" in first
+    write_report(folder)
+    assert first == {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_run_without_captions_has_a_report(tmp_path) -> None:
+    folder = save_run(tmp_path / "run", [], run_settings(), asked=3)
+    write_report(folder)
+    assert "0 of 3 captions" in (folder / "report.md").read_text()
+    assert "0 captions" in (folder / "gallery.html").read_text()
+
+
+def test_weights_are_those_of_the_run_and_else_the_defaults(tmp_path) -> None:
+    assert weights_of(read_run(some_run(tmp_path))) == {"fluency": 1.0, "image": 3.0}
