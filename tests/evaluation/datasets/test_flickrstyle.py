@@ -1,4 +1,4 @@
-"""Names out of pickles that are never unpickled."""
+"""FlickrStyle10K: two files whose lines belong together, names out of pickles never unpickled."""
 
 import pickle
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import DatasetError
+from fuseprompt.evaluation.datasets import read_dataset
 from fuseprompt.evaluation.datasets.flickrstyle import read_pickled_names
-from tests.evaluation.datasets.fixtures import pickled_names
+from tests.evaluation.datasets import fixtures
+from tests.evaluation.datasets.fixtures import pickled_names, write_images
 
 NAMES = ["2513_03d333.jpg", "2903_d3e38d.jpg", "2513_03d333.jpg"]
 
@@ -50,3 +52,26 @@ def test_what_is_no_pickle_is_refused(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(DatasetError, match="no pickled list of names"):
         read_pickled_names(file)
+
+
+def test_flickrstyle_joins_names_and_captions_of_both_encodings(tmp_path: Path) -> None:
+    dataset = read_dataset("flickrstyle10k", fixtures.write_flickrstyle(tmp_path))
+    assert [(item.id, item.sentiment, item.references[0]) for item in dataset.items] == [
+        ("1000", "humorous", "a dog digs for gold ."),
+        ("1000", "romantic", "two hearts on the track, in love ."),
+        ("36979", "humorous", "the café is on strike ."),
+        ("36979", "romantic", "a kiss ."),
+    ]
+
+
+def test_flickrstyle_refuses_lists_of_different_lengths(tmp_path: Path) -> None:
+    root = fixtures.write_flickrstyle(tmp_path)
+    (root / "FlickrStyle_v0.9" / "humor" / "funny_train.txt").write_text("one line\n")
+    with pytest.raises(DatasetError, match=r"1 captions, but 2 names in humor/train\.p"):
+        read_dataset("flickrstyle10k", root)
+
+
+def test_flickrstyle_takes_photos_under_their_full_names(tmp_path: Path) -> None:
+    root = fixtures.write_flickrstyle(tmp_path)
+    write_images(root / "images", ["1000_03d333.jpg"])
+    assert read_dataset("flickrstyle10k", root).items[0].image.name == "1000_03d333.jpg"

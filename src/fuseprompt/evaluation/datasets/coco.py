@@ -32,8 +32,8 @@ def coco_folders(*splits: str) -> tuple[str, ...]:
 
 def coco_name(row: Row, split: str) -> str:
     """Return the name of a row's image; where the file gives only ids, as COCO names it."""
-    if row.image:
-        return row.image
+    if row.image or "." in row.id:
+        return row.image or row.id
     number = int(coco_id(row))
     prefix = f"COCO_{split}_" if split.endswith("2014") else ""
     return f"{prefix}{number:012d}.jpg"

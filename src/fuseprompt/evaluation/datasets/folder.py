@@ -5,7 +5,7 @@ Every image is an item, whether it has captions or not. Read next:
 """
 
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from fuseprompt.errors import DatasetError, ImageError
@@ -41,10 +41,11 @@ def read(root: Path, split: str) -> Found:  # noqa: ARG001  (there is one split)
     except ImageError as error:
         raise DatasetError(str(error)) from None
     rows = []
+    images = ImageFolders(root, (".",))
     file = next((root / name for name in CAPTIONS if (root / name).is_file()), None)
     if file is not None:
-        rows = [replace(row, image=_name(row, names)) for row in read_rows(file)]
-    captioned = gather(rows, ImageFolders(root, (".",)), id_of=lambda row: row.image)
+        rows = [replace(row, image=_name(row, names, images, root)) for row in read_rows(file)]
+    captioned = gather(rows, images, id_of=lambda row: row.image)
     named = {item.id for item in captioned.items}
     others = tuple(Item(name, root / name) for name in names if name not in named)
     notes = captioned.notes
@@ -53,12 +54,13 @@ def read(root: Path, split: str) -> Found:  # noqa: ARG001  (there is one split)
     return Found((*captioned.items, *others), notes)
 
 
-def _name(row: Row, names: list[str]) -> str:
-    """Return the name of a row's image; one without an ending is that of the only such image."""
+def _name(row: Row, names: list[str], images: ImageFolders, root: Path) -> str:
+    """Return where a row's image lies in the folder; one without an ending is the only such."""
     given = row.image or row.id
-    name = str(PurePosixPath(given.replace("\\", "/")))
-    same_stem = [known for known in names if known.rsplit(".", 1)[0] == name]
-    return same_stem[0] if name not in names and len(same_stem) == 1 else name
+    same_stem = [name for name in names if name.rpartition(".")[0] == given]
+    if given not in names and len(same_stem) == 1:
+        return same_stem[0]
+    return images.find(given, place=row.place).relative_to(root).as_posix()
 
 
 SOURCE = Source(

@@ -7,6 +7,7 @@ The split under this name that neuraltalk2 made is another one. Read next:
 from pathlib import Path
 
 from fuseprompt.evaluation.datasets.coco import coco_folders, coco_name
+from fuseprompt.evaluation.datasets.forms import Row
 from fuseprompt.evaluation.datasets.gather import Found, gather
 from fuseprompt.evaluation.datasets.lines import read_rows
 from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
@@ -44,8 +45,13 @@ def read(root: Path, split: str) -> Found:
         also=_ALSO.get(split, ()),
     )
     folders = ImageFolders(image_root(root), coco_folders("val2014", "train2014"))
-    # The images of test, val and restval are all of COCO's val2014.
-    return gather(rows, folders, id_of=coco_id, name_of=lambda row: coco_name(row, "val2014"))
+
+    def name_of(row: Row) -> str:
+        # Images of test, val and restval are all of COCO's val2014, those of train are not.
+        of_train = coco_name(row, "train2014")
+        return of_train if folders.has(of_train) else coco_name(row, "val2014")
+
+    return gather(rows, folders, id_of=coco_id, name_of=name_of)
 
 
 SOURCE = Source(

@@ -1,0 +1,143 @@
+"""COCO and its Karpathy split, in their own form and in those that others made of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.evaluation.datasets import read_dataset
+from tests.evaluation.datasets import fixtures
+from tests.evaluation.datasets.fixtures import (
+    CAPTIONS,
+    CLEAN,
+    coco_form,
+    coco_name,
+    karpathy_form,
+    write_images,
+    write_json,
+)
+
+
+def test_captions_are_cleaned_and_in_the_order_of_their_ids(tmp_path: Path) -> None:
+    items = read_dataset("coco", fixtures.write_coco(tmp_path)).items
+    assert tuple(item.references for item in items[:2]) == CLEAN
+
+
+def test_root_may_be_the_annotation_file(tmp_path: Path) -> None:
+    root = fixtures.write_coco(tmp_path)
+    by_folder = read_dataset("coco", root)
+    assert read_dataset("coco", root / "annotations" / "captions_val2014.json") == by_folder
+
+
+def test_the_fingerprint_depends_on_captions_and_not_on_places(tmp_path: Path) -> None:
+    one = read_dataset("coco", fixtures.write_coco(tmp_path / "one"))
+    assert read_dataset("coco", fixtures.write_coco(tmp_path / "two")).fingerprint == (
+        one.fingerprint
+    )
+    form = coco_form()
+    form["annotations"][0]["caption"] += " Again."
+    write_json(tmp_path / "two" / "annotations" / "captions_val2014.json", form)
+    assert read_dataset("coco", tmp_path / "two").fingerprint != one.fingerprint
+
+
+def test_train_has_restval_and_test_never_has(tmp_path: Path) -> None:
+    root = fixtures.write_karpathy(tmp_path)
+    write_json(root / "dataset_coco.json", karpathy_form(("test", "restval", "train")))
+
+    def ids(split: str) -> list[str]:
+        return [item.id for item in read_dataset("karpathy", root, split=split).items]
+
+    assert (ids("test"), ids("train"), ids("restval")) == (["7"], ["12", "139"], ["12"])
+
+
+def _capdec() -> list[dict[str, object]]:
+    return [
+        {"image_id": number, "caption": caption, "id": index}
+        for number, captions in CAPTIONS.items()
+        for index, caption in enumerate(captions)
+    ]
+
+
+def _capdec_metrics() -> dict[str, object]:
+    notes = _capdec()
+    return {"images": [{"id": note["image_id"]} for note in notes], "annotations": notes}
+
+
+def _magic() -> list[dict[str, object]]:
+    return [
+        {
+            "split": "test",
+            "image_name": coco_name(number),
+            "file_path": f"../data/val2014/{coco_name(number)}",
+            "captions": list(captions),
+        }
+        for number, captions in CAPTIONS.items()
+    ]
+
+
+#: What others made of the Karpathy split: file, content.
+DERIVED: dict[str, tuple[str, Callable[[], object]]] = {
+    "BLIP's ground truth": ("annotations/coco_karpathy_test_gt.json", lambda: coco_form(False)),
+    "LAVIS": (
+        "coco_karpathy_test.json",
+        lambda: [
+            {"image": f"val2014/{coco_name(number)}", "caption": list(captions)}
+            for number, captions in CAPTIONS.items()
+        ],
+    ),
+    "MAGIC": ("mscoco_test.json", _magic),
+    "CapDec": ("test_metrics_format.json", _capdec_metrics),
+    "ViECap": (
+        "test_captions.json",
+        lambda: {coco_name(number): list(captions) for number, captions in CAPTIONS.items()},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", DERIVED)
+def test_derived_forms_give_the_same_dataset(form: str, tmp_path: Path) -> None:
+    file, make = DERIVED[form]
+    write_json(tmp_path / "own" / "dataset_coco.json", karpathy_form(("test",) * 3))
+    write_images(tmp_path / "val2014", [coco_name(number) for number in CAPTIONS])
+    write_json(tmp_path / file, make())
+    dataset = read_dataset("karpathy", tmp_path)
+    assert dataset.fingerprint == read_dataset("karpathy", tmp_path / "own").fingerprint
+    assert [item.image for item in dataset.items] == [
+        tmp_path / "val2014" / coco_name(number) for number in CAPTIONS
+    ]
+
+
+def test_a_list_of_single_captions_is_joined(tmp_path: Path) -> None:
+    file = write_json(tmp_path / "test.json", _capdec())
+    items = read_dataset("karpathy", file).items
+    assert [len(item.references) for item in items] == [2, 1, 2]
+
+
+@pytest.mark.parametrize("id_", [7, "7", 7.0, "0007"])
+def test_ids_may_be_numbers_or_texts(id_: object, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "x.json", [{"image_id": id_, "caption": "A kite."}])
+    assert read_dataset("karpathy", file).items[0].id == "7"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "val2014\\COCO_val2014_000000000007.jpg",
+        "C:\\Users\\ann\\val2014\\COCO_val2014_000000000007.jpg",
+        "/home/ann/COCO_val2014_000000000007.jpg",
+        "../../../etc/COCO_val2014_000000000007.jpg",
+        "http://images.example/val2014/COCO_val2014_000000000007.jpg",
+    ],
+)
+def test_paths_of_other_machines_stay_inside_the_folder(name: str, tmp_path: Path) -> None:
+    root = fixtures.write_coco(tmp_path / "data")
+    file = write_json(root / "x.json", [{"image": name, "caption": "A kite."}])
+    (item,) = read_dataset("karpathy", file).items
+    assert (item.id, item.image) == ("7", root / "val2014" / coco_name(7))
+
+
+def test_images_of_train_are_found_by_id_alone(tmp_path: Path) -> None:
+    file = write_json(tmp_path / "train.json", [{"image_id": 9, "caption": "A kite."}])
+    write_images(tmp_path / "train2014", [coco_name(9, "train2014")])
+    (item,) = read_dataset("karpathy", file, split="train").items
+    assert item.image == tmp_path / "train2014" / coco_name(9, "train2014")
