@@ -5,10 +5,11 @@ import torch
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import TextSimilarity
-from fuseprompt.search.autodan import AutoDAN, _exact_losses
+from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.batch import Beams, Candidates, extend
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.engine import minimize
+from fuseprompt.search.exact import exact_losses
 from fuseprompt.search.proposers import LanguageModelProposer, Step
 from fuseprompt.search.turn_taking import TurnTaking
 from fuseprompt.text.retokenize import PaddedIds
@@ -99,7 +100,7 @@ def test_a_candidate_of_several_tokens_is_judged_and_appended_whole() -> None:
     (term,) = bound.terms
     beams = step_after("a photo of a", 1).beams
     got = propose("a photo of a", 1, width=10_000)
-    losses, terms, _ = _exact_losses(bound, beams, got)
+    losses, terms, _ = exact_losses(bound, beams, got)
     for i in range(0, len(got), 17):
         text, tokens = got.texts[i], got.appended.to_lists()[i]
         ids = PaddedIds.from_lists([term.tokenizer.frame(term.tokenizer.encode(text))])

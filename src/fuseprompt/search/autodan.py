@@ -6,7 +6,7 @@ pool, so results do not break off. One method, one file: `init` makes the state,
 next, `finish` the results. Read next: `fuseprompt.search.engine`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
@@ -20,11 +20,11 @@ from fuseprompt.objective.objective import END_ROOM, BoundObjective
 from fuseprompt.search.batch import Beams, Candidates, extend, join
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
+from fuseprompt.search.exact import exact_losses, next_log_probs
 from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
 from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, Pooled, describe_rows
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.text.tokenizer import Tokenizer
 
 #: Added to the loss of a beam per unmet demand of a constraint, growing to this at the last step.
 _DEMAND_PENALTY = 20.0
@@ -110,7 +110,7 @@ class AutoDAN:
     def step(self, state: AutoDANState) -> AutoDANState:
         """Return the state after one more token; what ends as a sentence is finished first."""
         bound, beams = state.bound, state.beams
-        log_probs = _next_log_probs(bound, beams)
+        log_probs = next_log_probs(bound, beams)
         pools = self._finish_sentences(state, log_probs)
         if state.num_steps == self.steps:
             return replace(
@@ -166,7 +166,7 @@ class AutoDAN:
                 break
             uncounted = step.beams.num_chosen[found.rows] < 0
             found = replace(found, nll=found.nll.masked_fill(uncounted, 0.0))
-            total, terms, share = _exact_losses(state.bound, step.beams, found)
+            total, terms, share = exact_losses(state.bound, step.beams, found)
             state.proposer.observe(now, found, terms)
             parts.append(found)
             losses.append(total)
@@ -312,67 +312,6 @@ def _check_room(bound: BoundObjective) -> None:
 
 def _merge_left(state: AutoDANState, rows: Sequence[int]) -> tuple[tuple[int, float, str], ...]:
     return (*state.left, *describe_rows(state.beams, rows))
-
-
-def _next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:
-    """Return the log-probabilities after each beam; beams of equal length share a forward pass.
-
-    Where nothing precedes the first token, the end of another text stands before it.
-
-    Raises:
-        SearchError: If there is no beam.
-    """
-    primary = bound.objective.primary
-    result: Tensor | None = None
-    ids, lengths = beams.token_ids.ids, beams.token_ids.lengths
-    for length in torch.unique(lengths).tolist():
-        rows = torch.nonzero(lengths == length).flatten()
-        context = ids[rows, :length]
-        if length + len(primary.begin_ids) == 0:
-            context = primary.end_ids[:1].expand(len(rows), 1)
-        log_probs = primary.next_log_probs(context).cpu()
-        if result is None:
-            result = torch.empty(len(beams), log_probs.shape[1])
-        result[rows] = log_probs
-    if result is None:
-        raise SearchError("A step needs at least one beam.")
-    return result
-
-
-def _exact_losses(
-    bound: BoundObjective, beams: Beams, candidates: Candidates
-) -> tuple[Float[Tensor, " c"], Mapping[str, Float[Tensor, " c"]], float]:
-    """Return total loss without the end, loss by term, and the share of ids from tables."""
-    fluency = bound.objective.fluency
-    stems, rows, tokens = _as_last_tokens(beams, candidates, bound.objective.primary.tokenizer)
-    count = (beams.num_chosen[candidates.rows] + candidates.appended.lengths).clamp_min(1)
-    reduced = fluency.reduce(beams.nll_sum[candidates.rows] + candidates.nll.double(), count)
-    terms: dict[str, Tensor] = {fluency.name: reduced.float()}
-    total = fluency.weight * reduced
-    problems: Int[Tensor, " c"] = beams.problems[candidates.rows]
-    shares = []
-    for term in bound.terms:
-        terms[term.name], share = term.score(stems, rows, tokens, problems)
-        total = total + term.weight * terms[term.name].double()
-        shares.append(share)
-    return total.float(), terms, sum(shares) / len(shares) if shares else 1.0
-
-
-def _as_last_tokens(
-    beams: Beams, candidates: Candidates, tokenizer: Tokenizer
-) -> tuple[tuple[str, ...], Int[Tensor, " c"], Int[Tensor, " c"]]:
-    """Return candidates as texts with one token appended: the texts, index into them, the token.
-
-    A candidate of several tokens gets a text of its own, with all but its last token.
-    """
-    if not any(candidates.rest):
-        return beams.texts, candidates.rows, candidates.tokens
-    stems, rows, tokens = list(beams.texts), candidates.rows.clone(), candidates.tokens.clone()
-    for i, rest in enumerate(candidates.rest):
-        if rest:
-            rows[i], tokens[i] = len(stems), rest[-1]
-            stems.append(candidates.texts[i].removesuffix(tokenizer.token_texts[rest[-1]]))
-    return tuple(stems), rows, tokens
 
 
 def _log(
