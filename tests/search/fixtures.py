@@ -36,7 +36,6 @@ def method(
     max_end_nats: float = 30.0,
     constraints: tuple[Constraint, ...] = (),
     search_width: int = 8,
-    patience: int = 2,
 ) -> AutoDAN:
     """Return a small search; tiny models give full stops no chance, so these may cost much."""
     return AutoDAN(
@@ -45,5 +44,4 @@ def method(
         strategy=BeamSearch(3),
         constraints=constraints,
         max_end_nats=max_end_nats,
-        patience=patience,
     )

@@ -154,16 +154,23 @@ def test_closing_punctuation_costs_at_most_max_end_nats() -> None:
         assert float(nll[-2]) <= limit + 1e-4
 
 
-def test_a_problem_is_settled_once_its_finished_text_was_the_better_one_for_a_while() -> None:
-    eager, patient = (
-        minimize(objective(), method(max_end_nats=50.0, patience=p, steps=12), problems())
-        for p in (0, 3)
-    )
-    for soon, late in zip(eager, patient, strict=True):
-        assert len(soon.history) <= len(late.history)
-        if len(late.history) < 12:
-            assert all(h.pooled is not None and h.pooled < h.loss for h in late.history[-3:])
-    assert any(len(s.history) < len(t.history) for s, t in zip(eager, patient, strict=True))
+@pytest.mark.parametrize(
+    ("pooled", "waited"),
+    [
+        ([1.0, 1.0, 1.0], True),
+        ([3.0, 1.0, 1.0], True),
+        ([1.0, 3.0, 1.0], False),
+        ([1.0, 1.0, 3.0], False),
+        ([None, None, 1.0], False),
+        ([1.0], False),
+    ],
+)
+def test_a_problem_waits_until_its_finished_text_was_the_better_one_twice(
+    pooled: list[float | None], waited: bool
+) -> None:
+    history = tuple(HistoryEntry(i, "", 2.0, p, 8) for i, p in enumerate(pooled))
+    assert AutoDAN(patience=2)._has_waited(history) == waited
+    assert AutoDAN(patience=0)._has_waited(history)
 
 
 def test_a_time_limit_returns_the_best_so_far() -> None:
