@@ -12,7 +12,7 @@ from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Forbid, Require
 from fuseprompt.search.engine import Alternative, Result, iterate, minimize
 from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
-from fuseprompt.search.state import AutoDANState
+from fuseprompt.search.state import AutoDANState, HistoryEntry
 from tests.search.fixtures import PREFIX, method, objective, problems
 from tests.tiny import MAX_LENGTH, gpt2
 
