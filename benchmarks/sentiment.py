@@ -33,7 +33,7 @@ from fuseprompt.text.retokenize import PaddedIds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TONES = ("positive", "negative", "neutral")
-TUNED = (1.0, 2.0, 4.0, 8.0)
+TUNED = (0.5, 1.0, 2.0, 4.0)
 NUM_TUNING, NUM_STUDY, NUM_SHOWN = 6, 60, 12
 #: Pictures searched together, each in three tones.
 GROUP = 2
