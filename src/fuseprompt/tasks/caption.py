@@ -152,6 +152,7 @@ def caption(
     settings: CaptionSettings | None = None,
     *,
     models: CaptionModels | None = None,
+    objective: Objective | None = None,
     on_step: Callable[[Progress], None] | None = None,
 ) -> Iterator[Caption | Failure]:
     """Caption pictures; yields in order, as groups of pictures finish.
@@ -160,6 +161,8 @@ def caption(
         paths: An image, a folder (its images in name order), or several of either.
         settings: Settings; the defaults suit the offline models.
         models: Loaded models; the offline ones by default.
+        objective: What `settings.objective(models)` gave; who calls often makes it once, and its
+            tables are then kept from call to call.
         on_step: Called after each step of the search; the ids of its problems are "NUMBER:PATH",
             the number being the place among all images, from 0.
 
@@ -177,9 +180,10 @@ def caption(
     """
     settings = settings if settings is not None else CaptionSettings()
     files = expand(paths)
-    if models is None:
-        models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
-    objective = settings.objective(models)
+    if objective is None:
+        if models is None:
+            models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
+        objective = settings.objective(models)
     if settings.together:
         return _caption_together(files, settings, objective, on_step)
     return _caption_groups(files, settings, objective, on_step)

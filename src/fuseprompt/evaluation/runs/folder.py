@@ -95,16 +95,35 @@ def read_run(folder: Path) -> Run:
     """
     settings, scope = read_settings(folder)
     records = read_journal(folder / JOURNAL)
-    for record in records:
-        if record.settings != settings.hash:
-            raise RunError(
-                f"{folder / JOURNAL}: holds a caption of {record.id} made with the settings "
-                f"{record.settings}, the run's are {settings.hash}. Files of two runs were mixed: "
-                "caption anew into another folder."
-            )
+    check_records(records, settings, folder)
     latest = newest(records)
     ordered = {key: latest[key] for key in sorted(latest, key=_order)}
     return Run(folder, settings, scope, ordered, len(records))
+
+
+def check_records(records: Iterable[Record], settings: RunSettings, folder: Path) -> None:
+    """Refuse a journal with captions of other settings than the run's.
+
+    Args:
+        records: Records of the journal.
+        settings: Settings of the run.
+        folder: The folder, for the message.
+
+    Raises:
+        RunError: If there is one.
+    """
+    for record in records:
+        if record.settings != settings.hash:
+            raise RunError(
+                f"{folder / JOURNAL}: holds a record of {record.id} made with the settings "
+                f"{record.settings}, the run's are {settings.hash}. Files of two runs were mixed: "
+                "caption anew into another folder."
+            )
+
+
+def has_settings(folder: Path) -> bool:
+    """Return whether a run was begun in a folder."""
+    return (folder / _SETTINGS).exists()
 
 
 def read_settings(folder: Path) -> tuple[RunSettings, Scope]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item
@@ -67,12 +67,16 @@ class Shard:
         count: How many parts there are.
     """
 
-    index: int = 1
-    count: int = 1
+    index: int
+    count: int
 
     def __str__(self) -> str:
         """Return it as it is typed, such as "2/8"."""
         return f"{self.index}/{self.count}"
+
+
+#: The whole of a run.
+ALL: Final = Shard(1, 1)
 
 
 def make_jobs(

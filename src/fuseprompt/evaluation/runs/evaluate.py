@@ -1,0 +1,297 @@
+"""Caption a dataset into a folder, and go on where an earlier run was stopped.
+
+Who captions is the executor's affair, what becomes of faults the dispatcher's. This file puts them
+together: it looks for trouble before any work, writes each group to the journal as it comes, and
+makes the merged files at the end. Read next: `fuseprompt.evaluation.runs.merge`.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, final
+
+from fuseprompt.errors import RunError
+from fuseprompt.evaluation.datasets.base import Dataset
+from fuseprompt.evaluation.runs.dispatch import Outcome, dispatch
+from fuseprompt.evaluation.runs.executors import Executor
+from fuseprompt.evaluation.runs.folder import (
+    JOURNAL,
+    Run,
+    Scope,
+    check_records,
+    has_settings,
+    open_folder,
+    read_run,
+    read_settings,
+    write_merged,
+    write_settings,
+)
+from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest
+from fuseprompt.evaluation.runs.plan import (
+    ALL,
+    Group,
+    Job,
+    Shard,
+    is_done,
+    make_groups,
+    make_jobs,
+    take_shard,
+)
+from fuseprompt.evaluation.runs.settings import RunSettings, check_same
+
+#: Bytes of a caption in all files of a run together, and of a report beside them.
+BYTES_PER_CAPTION: Final = 4_000
+BYTES_OF_REPORT: Final = 50_000_000
+
+
+@final
+@dataclass(frozen=True)
+class Status:
+    """How far a run is.
+
+    Attributes:
+        num_jobs: Captions that this folder is to hold.
+        num_done: Those that are there.
+        num_failed: Images that have failed for good.
+        num_new: Captions of this run of the program.
+        seconds: Since it began to work, by a clock that never jumps.
+    """
+
+    num_jobs: int
+    num_done: int
+    num_failed: int
+    num_new: int
+    seconds: float
+
+    @property
+    def captions_per_hour(self) -> float:
+        """Captions in an hour at the pace so far; 0 before the first."""
+        return 3600.0 * self.num_new / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end at the pace so far, or None before the first caption."""
+        left = self.num_jobs - self.num_done - self.num_failed
+        return self.seconds * left / self.num_new if self.num_new else None
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """Which captions to write, where, and when to give up; no caption depends on it.
+
+    Attributes:
+        folder: The folder of the run.
+        root: Where the dataset lies, as a person finds it again.
+        sentiments: Tones for every image whose item names none itself.
+        shard: The part to work on.
+        limit: Only the first so many images.
+        resume: Go on with the run in the folder, if there is one.
+        max_failures: Failed images after which the run ends.
+        hours: Begin nothing more after so long, and leave the rest to a later run.
+    """
+
+    folder: Path
+    root: str = ""
+    sentiments: tuple[str, ...] = ()
+    shard: Shard = ALL
+    limit: int | None = None
+    resume: bool = False
+    max_failures: int = 100
+    hours: float | None = None
+
+
+def evaluate(
+    dataset: Dataset,
+    settings: RunSettings,
+    *,
+    plan: Plan,
+    open_executor: Callable[[], AbstractContextManager[Executor]],
+    on_status: Callable[[Status], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> Run:
+    """Caption the images of a dataset.
+
+    Args:
+        dataset: The dataset.
+        settings: What the captions depend on.
+        plan: Which captions to write, and where.
+        open_executor: Makes the workers; not called if nothing is left to do.
+        on_status: Told how far the run is, about once a second.
+        on_note: Told in a sentence of what a person should know.
+
+    Returns:
+        The run, complete unless images failed or `plan.hours` were over.
+
+    Raises:
+        RunError: If the folder cannot be used or holds another run, if too many images are missing
+            or fail, if the disk is full, or if no worker can load the models.
+    """
+    jobs = make_jobs(dataset.items, sentiments=plan.sentiments, limit=plan.limit)
+    groups = take_shard(make_groups(jobs, settings.group_size), plan.shard)
+    mine = [job for group in groups for job in group.jobs]
+    scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root)
+    with open_folder(plan.folder, resume=plan.resume):
+        if has_settings(plan.folder):
+            _check_folder(plan, settings)
+        _check_disk(plan.folder, len(mine))
+        _check_images(mine, plan.max_failures, on_note)
+        write_settings(plan.folder, settings, scope)
+        with Journal(plan.folder / JOURNAL) as journal:
+            check_records(journal.records, settings, plan.folder)
+            known = newest(journal.records)
+            todo = [group for group in groups if not is_done(group, known)]
+            if todo:
+                clerk = _Clerk(journal, mine, settings, on_status)
+                with open_executor() as executor:
+                    _work(todo, executor, clerk, plan)
+        run = read_run(plan.folder)
+        write_merged(run)
+        return run
+
+
+def _work(todo: Sequence[Group], executor: Executor, clerk: "_Clerk", plan: Plan) -> None:
+    """Do groups until all are done or the time is over.
+
+    Raises:
+        RunError: If more images failed than may.
+    """
+    seed, known = clerk.settings.seed, newest(clerk.journal.records)
+    for outcomes in dispatch(todo, executor, seed=seed, records=known):
+        clerk.write(outcomes)
+        if len(clerk.failed) > plan.max_failures:
+            raise RunError(
+                f"{len(clerk.failed)} images failed, more than --max-failures {plan.max_failures}; "
+                f"the last: {clerk.last_error} What is done is safe: mend it and go on with "
+                "--resume."
+            )
+        if plan.hours is not None and clerk.seconds > plan.hours * 3600.0:
+            return
+
+
+class _Clerk:
+    """Writes outcomes into the journal and keeps count.
+
+    Args:
+        journal: The open journal.
+        jobs: What this folder is to hold.
+        settings: Settings of the run.
+        on_status: Told how far the run is.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        jobs: Sequence[Job],
+        settings: RunSettings,
+        on_status: Callable[[Status], None] | None,
+    ) -> None:
+        self.journal, self.settings = journal, settings
+        self.failed: set[Key] = set()
+        self.last_error = ""
+        self._keys = {job.key for job in jobs}
+        self._done = {r.key for r in newest(journal.records).values() if r.ok} & self._keys
+        self._num_new = 0
+        self._on_status = on_status
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the work began."""
+        return time.monotonic() - self._start
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what became of some images, and tell how far the run is."""
+        if outcomes:
+            self.journal.append([self._record(outcome) for outcome in outcomes])
+        for outcome in outcomes:
+            if outcome.found is not None:
+                self._done.add(outcome.job.key)
+                self._num_new += 1
+            elif outcome.is_final:
+                self._done.discard(outcome.job.key)
+                self.failed.add(outcome.job.key)
+                self.last_error = outcome.error
+        if self._on_status is not None:
+            self._on_status(
+                Status(
+                    len(self._keys), len(self._done), len(self.failed), self._num_new, self.seconds
+                )
+            )
+
+    def _record(self, outcome: Outcome) -> Record:
+        return Record(
+            dataset=self.settings.dataset,
+            id=outcome.job.id,
+            sentiment=outcome.job.sentiment,
+            settings=self.settings.hash,
+            attempt=outcome.attempt,
+            image=str(outcome.job.image),
+            group=outcome.group,
+            host=outcome.host,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            found=outcome.found,
+            error=outcome.error,
+        )
+
+
+def _check_folder(plan: Plan, settings: RunSettings) -> None:
+    """Refuse to go on with a run that is not the one that was asked for.
+
+    Raises:
+        RunError: If settings or shard differ, or fewer images are asked for than before.
+    """
+    there, scope = read_settings(plan.folder)
+    check_same(there, settings, where=str(plan.folder))
+    if scope.shard != plan.shard:
+        raise RunError(
+            f"{plan.folder}: holds shard {scope.shard}, asked for was {plan.shard}. Give each "
+            "shard a folder of its own, and merge them at the end."
+        )
+    if plan.limit is not None and (scope.limit is None or scope.limit > plan.limit):
+        before = "all" if scope.limit is None else str(scope.limit)
+        raise RunError(
+            f"{plan.folder}: was made for {before} images, asked for were {plan.limit}. The limit "
+            "of a run can be raised, not lowered: use another folder."
+        )
+
+
+def _check_disk(folder: Path, num_jobs: int) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        RunError: If there is too little room.
+    """
+    need = num_jobs * BYTES_PER_CAPTION + BYTES_OF_REPORT
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise RunError(
+            f"{folder}: {free / 1e6:,.0f} MB are free, {num_jobs:,} captions and their report take "
+            f"up to {need / 1e6:,.0f} MB. Make room, or name a folder on another disk."
+        )
+
+
+def _check_images(
+    jobs: Sequence[Job], max_failures: int, on_note: Callable[[str], None] | None
+) -> None:
+    """Look whether the image files are there, before any model is loaded.
+
+    Raises:
+        RunError: If all are missing, or more than may fail.
+    """
+    files = list(dict.fromkeys(job.image for job in jobs))
+    missing = [file for file in files if not file.is_file()]
+    if not missing:
+        return
+    some = ", ".join(str(file) for file in missing[:3])
+    found = f"{len(missing):,} of {len(files):,} image files are missing, such as {some}"
+    if len(missing) == len(files) or len(missing) > max_failures:
+        raise RunError(
+            f"{found}. Look at --root, get the images, or allow more failures by --max-failures."
+        )
+    if on_note is not None:
+        on_note(f"{found}; they count as failures.")

@@ -1,0 +1,183 @@
+"""What a worker of a real run does: load the models once and caption group after group.
+
+Read next: `fuseprompt.tasks.caption`.
+"""
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from PIL import Image
+
+from fuseprompt.cache import cache_dir
+from fuseprompt.errors import ImageError
+from fuseprompt.evaluation.runs.journal import Found, Key
+from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.models.images import open_image
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.search.state import HistoryEntry
+from fuseprompt.tasks.caption import Caption, CaptionSettings, caption
+from fuseprompt.tasks.models import CaptionModels, ModelIds, load_models
+from fuseprompt.transfer.controls import RandomTransfer
+
+
+@final
+@dataclass(frozen=True)
+class MakeCaptioner:
+    """Makes the searcher of a worker, in the worker.
+
+    Attributes:
+        ids: The models.
+        settings: Settings of a caption; its sentiment and its seed are those of each group.
+        sentiments: Tones that will be asked for; "" is none.
+        device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
+        threads: CPU threads.
+    """
+
+    ids: ModelIds
+    settings: CaptionSettings
+    sentiments: tuple[str, ...]
+    device: str
+    threads: int
+
+    def __call__(self, number: int) -> "Captioner":
+        """Return the searcher of a worker.
+
+        Args:
+            number: The worker's number.
+
+        Returns:
+            The searcher, its models loaded and its tables made.
+        """
+        torch.set_num_threads(self.threads)
+        device = self.device
+        if device == "cuda":
+            device = f"cuda:{number % torch.cuda.device_count()}"
+        models = load_models(
+            self.ids, with_sentiment=any(s for s in self.sentiments), device=device
+        )
+        return Captioner(models, self.settings, self.sentiments)
+
+
+@final
+class Captioner:
+    """Captions groups of images.
+
+    Args:
+        models: Loaded models.
+        settings: Settings of a caption.
+        sentiments: Tones that will be asked for; "" is none.
+
+    Raises:
+        ProblemError: If the classifier knows no such tone.
+    """
+
+    def __init__(
+        self, models: CaptionModels, settings: CaptionSettings, sentiments: Sequence[str]
+    ) -> None:
+        self._settings = {s: replace(settings, sentiment=s or None) for s in sentiments}
+        self._objectives = {s: self._settings[s].objective(models) for s in sentiments}
+        for sentiment, objective in self._objectives.items():
+            _make_tables(objective, self._settings[sentiment])
+
+    def find_faults(self, jobs: Sequence[Job]) -> dict[Key, str]:
+        """Return why images cannot be read, by key.
+
+        Args:
+            jobs: The jobs.
+
+        Returns:
+            A sentence for each image that cannot be read.
+        """
+        faults = {}
+        for job in jobs:
+            try:
+                open_image(job.image)
+            except ImageError as error:
+                faults[job.key] = str(error)
+            except OSError as error:
+                faults[job.key] = f"{job.image}: cannot be read ({error.strerror})."
+        return faults
+
+    def search(self, jobs: Sequence[Job], *, seed: int) -> list[Found]:
+        """Caption images together.
+
+        Args:
+            jobs: The jobs, of one sentiment.
+            seed: Seed of the search.
+
+        Returns:
+            A caption for each job, in order.
+
+        Raises:
+            ImageError: If an image cannot be read any more.
+        """
+        sentiment = jobs[0].sentiment
+        settings = replace(self._settings[sentiment], seed=seed, group_size=len(jobs))
+        if isinstance(settings.transfer, RandomTransfer):
+            settings = replace(settings, transfer=replace(settings.transfer, seed=seed))
+        results = caption(
+            [job.image for job in jobs],
+            settings,
+            objective=self._objectives[sentiment],
+        )
+        found = []
+        for result in results:
+            if not isinstance(result, Caption):
+                raise ImageError(result.error)
+            found.append(_found(result))
+        return found
+
+
+def _found(one: Caption) -> Found:
+    result = one.result
+    return Found(
+        caption=one.caption,
+        text=one.text,
+        token_ids=result.token_ids,
+        loss=round(result.loss, 6),
+        terms={name: round(value, 6) for name, value in result.terms.items()},
+        finished=result.finished,
+        curve=tuple(round(_best(entry), 6) for entry in result.history),
+        seconds=round(result.seconds, 3),
+    )
+
+
+def _best(entry: HistoryEntry) -> float:
+    """Return the lowest loss after a step, of open and finished texts."""
+    return entry.loss if entry.pooled is None else min(entry.loss, entry.pooled)
+
+
+def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
+    """Make what the transfer keeps on disk, one worker at a time, and check the sentiment.
+
+    Without the lock every worker of a machine would make the same table of a minute's work.
+    """
+    targets = {"image": Image.new("RGB", (32, 32)), "sentiment": settings.sentiment}
+    wanted = {term.target for term in objective.terms}
+    problem = Problem("0", {k: v for k, v in targets.items() if k in wanted}, settings.prefix)
+    bound = objective.bind([problem])
+    with _lock_of_tables():
+        for term in bound.terms:
+            settings.transfer.bind(objective.primary, term.table, term)
+
+
+@contextmanager
+def _lock_of_tables() -> Iterator[None]:
+    """Hold the lock of the tables in the cache; where nothing can be written there is none to make.
+
+    Yields:
+        Nothing.
+    """
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        file = (cache_dir() / "tables.lock").open("a")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

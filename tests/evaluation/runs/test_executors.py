@@ -1,0 +1,145 @@
+"""Worker processes: they work, they die and are replaced, and they end with their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import ProblemError, RunError
+from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.executors import LocalExecutor, Task, describe_error, describe_exit
+from fuseprompt.evaluation.runs.folder import Run
+from fuseprompt.evaluation.runs.journal import read_journal
+from tests.evaluation.runs.fakes import (
+    SETTINGS,
+    MakeFake,
+    captions_of,
+    fake_dataset,
+    run_fake,
+)
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_local(tmp_path: Path, make: MakeFake, *, count: int = 10, num_workers: int = 2) -> Run:
+    return evaluate(
+        fake_dataset(tmp_path / "data", count),
+        SETTINGS,
+        plan=Plan(tmp_path / "run"),
+        open_executor=lambda: LocalExecutor(make, num_workers=num_workers),
+    )
+
+
+def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
+    run_fake(tmp_path / "data", tmp_path / "alone")
+    run_local(tmp_path, MakeFake())
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
+
+
+def test_an_image_that_kills_its_worker_costs_no_other_its_caption(tmp_path: Path) -> None:
+    run = run_local(tmp_path, MakeFake(deadly=("2",)), count=5)
+    assert list(run.failures) == [("2", "")]
+    assert run.failures["2", ""].error == "the worker died (exit code 9)"
+    assert run.captions["1", ""].group == ("1", "3", "4")
+
+
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    run_fake(tmp_path / "data", tmp_path / "alone")
+    killed: list[int] = []
+
+    class Shot(LocalExecutor):
+        def submit(self, task: Task) -> None:
+            super().submit(task)
+            worker = next(w for w in self._workers if w.task is task)
+            if worker.is_ready and not killed:
+                killed.append(worker.process.pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+    evaluate(
+        fake_dataset(tmp_path / "data"),
+        SETTINGS,
+        plan=Plan(tmp_path / "run"),
+        open_executor=lambda: Shot(MakeFake(seconds=0.2)),
+    )
+    assert killed
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
+
+
+def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="ValueError: no such model"):
+        run_local(tmp_path, MakeFake(broken="no such model"), num_workers=1)
+    with pytest.raises(
+        RunError, match=r"3 workers died while they loaded the models \(exit code 3"
+    ):
+        evaluate(
+            fake_dataset(tmp_path / "data"),
+            SETTINGS,
+            plan=Plan(tmp_path / "run", resume=True),
+            open_executor=lambda: LocalExecutor(MakeFake(broken="dies")),
+        )
+
+
+def test_ends_are_said_in_words() -> None:
+    assert describe_exit(1) == "exit code 1"
+    assert describe_exit(-9) == "SIGKILL, perhaps out of memory"
+    assert describe_exit(-11) == "SIGSEGV"
+    assert describe_error(ProblemError("No such thing.")) == "No such thing."
+    assert describe_error(ValueError("two\nlines")) == "ValueError: two lines"
+
+
+def start_script(data: Path, out: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.evaluation.runs.fakes", str(data), str(out)],
+        env=environment,
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    """Return the processes of a session that are still alive."""
+    alive = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == process.pid and fields[0] != "Z":
+                alive.append(int(entry.name))
+    return alive
+
+
+def wait_for(condition, seconds: float = 30.0) -> None:
+    """Wait until something is so; fail if it is not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_wait_for_fails_in_time() -> None:
+    with pytest.raises(AssertionError):
+        wait_for(lambda: False, seconds=0.05)
+
+
+def test_killed_and_resumed_the_captions_are_the_same(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "run"
+    run_fake(data, tmp_path / "whole", count=40)
+    journal = out / "journal.jsonl"
+    with start_script(data, out) as process:
+        wait_for(lambda: journal.exists() and journal.stat().st_size > 0)
+        assert len(workers_of(process)) >= 3
+        process.kill()
+    wait_for(lambda: workers_of(process) == [])  # The workers have ended with it.
+    assert 0 < len(read_journal(journal)) < 40
+    assert not (out / "captions.jsonl").exists()
+    with start_script(data, out) as process:
+        assert process.wait(60) == 0
+    assert captions_of(out) == captions_of(tmp_path / "whole")

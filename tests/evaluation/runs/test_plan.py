@@ -1,0 +1,87 @@
+"""Groups, seeds and shards depend on the dataset alone."""
+
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import RunError
+from fuseprompt.evaluation.datasets.base import Item
+from fuseprompt.evaluation.runs.plan import (
+    Group,
+    Job,
+    Shard,
+    holds,
+    is_done,
+    make_groups,
+    make_jobs,
+    read_shard,
+    take_shard,
+)
+from tests.evaluation.runs.test_journal import record
+
+
+def jobs(*ids: str, sentiment: str = "") -> list[Job]:
+    return [Job(name, sentiment, Path(f"{name}.jpg")) for name in ids]
+
+
+def test_items_with_a_sentiment_keep_it_and_others_get_all_that_are_asked_for() -> None:
+    items = [Item("1", Path("1"), sentiment="positive"), Item("1", Path("1"), sentiment="negative")]
+    assert [j.key for j in make_jobs(items)] == [("1", "negative"), ("1", "positive")]
+    plain = [Item("1", Path("1")), Item("2", Path("2"))]
+    assert [j.key for j in make_jobs(plain)] == [("1", ""), ("2", "")]
+    keys = [j.key for j in make_jobs(plain, sentiments=("positive", "negative"))]
+    assert keys == [("1", "negative"), ("2", "negative"), ("1", "positive"), ("2", "positive")]
+
+
+def test_a_limit_counts_images() -> None:
+    items = [Item(str(n), Path("x"), sentiment=s) for n in (1, 2, 3) for s in ("a", "b")]
+    assert [j.key for j in make_jobs(items, limit=2)] == [
+        ("1", "a"), ("2", "a"), ("1", "b"), ("2", "b"),
+    ]  # fmt: skip
+
+
+def test_groups_hold_one_sentiment() -> None:
+    mixed = [*jobs("1", "2", "3", sentiment="a"), *jobs("1", "2", sentiment="b")]
+    groups = make_groups(mixed, 2)
+    assert [[j.id for j in g.jobs] for g in groups] == [["1", "2"], ["3"], ["1", "2"]]
+
+
+def test_shards_are_whole_groups_and_hold_everything_once() -> None:
+    groups = make_groups(jobs(*map(str, range(11))), 2)
+    parts = [take_shard(groups, Shard(i, 4)) for i in (1, 2, 3, 4)]
+    assert sum(len(part) for part in parts) == len(groups)
+    assert {g for part in parts for g in part} == set(groups)
+
+
+def test_a_seed_is_made_of_the_run_and_the_first_id() -> None:
+    one = Group(tuple(jobs("1", "2")))
+    assert one.seed(0) == Group(tuple(jobs("1"))).seed(0)
+    others = {one.seed(1), Group(tuple(jobs("2"))).seed(0)}
+    others.add(Group(tuple(jobs("1", sentiment="a"))).seed(0))
+    assert len(others | {one.seed(0)}) == 4
+    assert 0 <= one.seed(0) < 2**32
+
+
+def test_a_shard_is_typed_or_found() -> None:
+    assert read_shard("2/8") == Shard(2, 8)
+    assert str(Shard(2, 8)) == "2/8"
+    slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}
+    assert read_shard("auto", slurm) == Shard(3, 4)
+    assert read_shard("auto", {"RANK": "0", "WORLD_SIZE": "2"}) == Shard(1, 2)
+    for text in ("0/2", "3/2", "1", "a/b", "1/0"):
+        with pytest.raises(RunError, match="expected i/n with i from 1 to n, such as 2/8"):
+            read_shard(text)
+    with pytest.raises(RunError, match="neither a SLURM array"):
+        read_shard("auto", {})
+
+
+def test_a_group_is_done_when_all_were_searched_together() -> None:
+    from dataclasses import replace
+
+    group = Group(tuple(jobs("1", "2")))
+    together = {(n, ""): replace(record(n), group=("1", "2")) for n in ("1", "2")}
+    assert is_done(group, together)
+    assert not is_done(group, {("1", ""): together["1", ""]})
+    assert not is_done(group, {**together, ("2", ""): record("2")})
+    assert not is_done(group, {**together, ("2", ""): record("2", None)})
+    assert holds(group.jobs[:1], {("1", ""): record("1")})
