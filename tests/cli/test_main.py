@@ -18,6 +18,7 @@ COMMANDS = (
     ("fit",),
     ("fidelity",),
     ("bench", "fit"),
+    ("bench", "search"),
 )
 
 
@@ -77,6 +78,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 
     monkeypatch.setattr(fit, "fit", recorder("fit"))
     monkeypatch.setattr(bench, "bench_fit", recorder("bench_fit"))
+    monkeypatch.setattr(bench, "bench_search", recorder("bench_search"))
     monkeypatch.setattr(prepare, "prepare", recorder("prepare"))
     return seen
 
@@ -103,7 +105,8 @@ def test_options_reach_their_functions(calls, tmp_path) -> None:
     )
     assert main(["bench", "fit", "--words-per-case", "7", "--quiet"]) == 0
     assert main(["prepare", "--force"]) == 0
-    (name, args, options), second, third = calls
+    assert main(["bench", "search", "--shapes", "offline", "--json"]) == 0
+    (name, args, options), second, third, fourth = calls
     assert (name, args, options["out"]) == ("fit", ("a", "b"), tmp_path)
     assert not options["by_pairs"]
     assert options["rank"] == 2
@@ -112,6 +115,8 @@ def test_options_reach_their_functions(calls, tmp_path) -> None:
     assert second[0] == "bench_fit"
     assert second[2] == {"words_per_case": 7, "prepare": False, "quiet": True, "json": False}
     assert third == ("prepare", (), {"force": True, "quiet": False, "json": False})
+    assert fourth[0] == "bench_search"
+    assert fourth[2] == {"shapes": "offline", "prepare": False, "quiet": False, "json": True}
 
 
 def test_fit_without_a_folder_is_a_usage_error(calls, capsys) -> None:

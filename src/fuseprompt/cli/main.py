@@ -66,15 +66,7 @@ def _run(args: Any) -> int:
         case "datasets":
             return _run_datasets(options)
         case _:
-            from fuseprompt.cli.bench import bench_fit
-
-            of_fit = options.fit
-            return bench_fit(
-                words_per_case=of_fit.words_per_case,
-                prepare=of_fit.prepare,
-                quiet=of_fit.quiet,
-                json=of_fit.json,
-            )
+            return _run_bench(options)
 
 
 def _run_fit(options: Any) -> int:
@@ -96,6 +88,16 @@ def _run_fit(options: Any) -> int:
         quiet=options.quiet,
         json=options.json,
     )
+
+
+def _run_bench(options: Any) -> int:
+    from fuseprompt.cli.bench import bench_fit, bench_search
+
+    chosen = options[options.bench]
+    common = {"prepare": chosen.prepare, "quiet": chosen.quiet, "json": chosen.json}
+    if options.bench == "search":
+        return bench_search(shapes=chosen.shapes, **common)
+    return bench_fit(words_per_case=chosen.words_per_case, **common)
 
 
 def _run_fidelity(options: Any) -> int:

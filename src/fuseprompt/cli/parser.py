@@ -11,6 +11,7 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from fuseprompt import __version__
 from fuseprompt.cli.parser_base import CommandParser, Device, command_parser
+from fuseprompt.cli.parser_bench import add_bench
 from fuseprompt.cli.parser_data import datasets_parser
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
@@ -35,12 +36,7 @@ def make_parser() -> ArgumentParser:
         ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
     ):
         commands.add_subcommand(name, sub, help=about)
-    about = "measure this package beside the published procedure"
-    bench = CommandParser(description=f"{about.capitalize()}.")
-    # jsonargparse wants a command added before the commands inside it are.
-    commands.add_subcommand("bench", bench, help=about)
-    benches = bench.add_subcommands(required=True, dest="bench")
-    benches.add_subcommand("fit", _bench_fit_parser(), help="seconds and memory of a fit")
+    add_bench(commands)
     return parser
 
 
@@ -186,15 +182,4 @@ def _explain_parser() -> ArgumentParser:
     add("--search-width", type=PositiveInt, default=64, help="proposals of each transfer")
     add("--likeliest", type=PositiveInt, default=2000, help="likeliest tokens that are judged too")
     add("--models", default="offline", help="offline, paper, or a YAML file, as for caption")
-    return parser
-
-
-def _bench_fit_parser() -> ArgumentParser:
-    parser = command_parser(
-        "fuseprompt bench fit [OPTIONS]",
-        "Fit the adapter at the paper's shapes, with our code and the published procedure.",
-    )
-    add = parser.add_argument
-    add("--words-per-case", type=PositiveInt, default=16_384, help="most words for one map")
-    add("--prepare", action="store_true", help="first get the two vocabularies (2 MB)")
     return parser

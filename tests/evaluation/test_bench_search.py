@@ -1,0 +1,68 @@
+"""The benchmark's plumbing at tiny shapes; its numbers are printed, never asserted."""
+
+from dataclasses import asdict
+
+import pytest
+
+from fuseprompt.errors import FuseError, ProblemError
+from fuseprompt.evaluation import bench_search
+from fuseprompt.evaluation.bench_search import Widths, measure
+from fuseprompt.evaluation.bench_shapes import SETUPS, noise_picture, paper_setup
+from fuseprompt.evaluation.bench_vocabularies import build_vocabularies
+from fuseprompt.search.engine import minimize
+from tests.search.fixtures import method
+from tests.tiny import clip_tokenizer, gpt2_tokenizer
+
+
+@pytest.fixture(scope="module")
+def setup():
+    texts = (t.backend_tokenizer.to_str() for t in (gpt2_tokenizer(), clip_tokenizer()))
+    return paper_setup(build_vocabularies(*texts), with_sentiment=True, small=True)
+
+
+def test_both_sides_are_measured(setup, monkeypatch):
+    monkeypatch.setattr(bench_search, "_FIT", bench_search.FitSettings(min_words=8))
+    row = measure("tiny", setup, Widths(8, 4, 16), counts=(1, 2))
+    assert row.published_candidates_per_s > 0
+    assert row.ours_candidates_per_s > 0
+    assert row.ratio == pytest.approx(
+        row.ours_candidates_per_s / row.published_candidates_per_s, rel=0.1
+    )
+    assert 0 < row.forward_share <= 1
+    assert 0 < row.token_efficiency <= 1
+    assert row.ceiling_ratio > 0
+    assert [point.problems for point in row.scaling] == [1, 2]
+    assert asdict(row)["scaling"][0]["peak_mb"] <= row.peak_mb
+
+
+def test_problems_differ_and_a_search_of_them_can_be_repeated(setup):
+    first, second = setup.problems(2)
+    assert first.targets["image"].tobytes() != second.targets["image"].tobytes()
+    assert noise_picture(0).tobytes() == first.targets["image"].tobytes()
+    assert first.targets["sentiment"] == "positive"
+    runs = [minimize(setup.objective, method(steps=2), first) for _ in range(2)]
+    assert runs[0][0].history == runs[1][0].history
+
+
+def test_shapes_are_named(monkeypatch):
+    with pytest.raises(ProblemError, match=r"paper2, paper3, offline, got \['paper4'\]"):
+        next(bench_search.bench_search(["paper2", "paper4"]))
+    asked = []
+
+    def run(module, call, **options):
+        asked.append((module, call))
+        point = bench_search.Scaling(1, 2.0, 3.0)
+        row = bench_search.SearchBench("offline", 1.0, 2.0, 2.0, 0.5, 0.5, 0.5, 9.0, (point,))
+        return asdict(row)
+
+    monkeypatch.setattr(bench_search, "run_in_child", run)
+    (row,) = bench_search.bench_search(["offline"])
+    assert row.scaling == (bench_search.Scaling(1, 2.0, 3.0),)
+    assert asked == [("fuseprompt.evaluation.bench_search", "measure_shape('offline')")]
+    assert set(bench_search.WIDTHS) == set(SETUPS)
+
+
+def test_a_shape_that_cannot_be_built_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    with pytest.raises(FuseError, match=r"The shape paper2 of the benchmark .*--prepare"):
+        next(bench_search.bench_search(["paper2"]))
