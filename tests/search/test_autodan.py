@@ -6,13 +6,14 @@ import torch
 from fuseprompt.errors import SearchError
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.autodan import AutoDAN, _select
 from fuseprompt.search.batch import Candidates
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Forbid, Require
 from fuseprompt.search.engine import Alternative, Result, iterate, minimize
 from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
 from fuseprompt.search.state import AutoDANState, HistoryEntry
+from fuseprompt.search.strategies import BeamSearch
 from tests.search.fixtures import PREFIX, method, objective, problems
 from tests.tiny import MAX_LENGTH, gpt2
 
@@ -171,6 +172,25 @@ def test_a_problem_waits_until_its_finished_text_was_the_better_one_twice(
     history = tuple(HistoryEntry(i, "", 2.0, p, 8) for i, p in enumerate(pooled))
     assert AutoDAN(patience=2)._has_waited(history) == waited
     assert AutoDAN(patience=0)._has_waited(history)
+
+
+def test_a_text_that_is_read_otherwise_makes_room_for_the_next() -> None:
+    tokenizer = gpt2().tokenizer
+    search = method(max_end_nats=-1.0)
+    beams = search.init(objective().bind([Problem("0", problems()[0].targets, "a t")])).beams
+    # " the" is one token, so " t" followed by "he" is no way to write it.
+    tokens = [tokenizer.encode(text)[-1] for text in ("he", "a cat", "a dog", "a the")]
+    texts = tuple(beams.texts[0] + tokenizer.token_texts[token] for token in tokens)
+    assert [
+        tokenizer.encode(t) == [*tokenizer.encode("a t"), i]
+        for t, i in zip(texts, tokens, strict=True)
+    ] == [False, True, True, True]
+    losses = torch.tensor([0.0, 3.0, 1.0, float("inf")])
+    candidates = Candidates(
+        torch.zeros(4, dtype=torch.long), torch.tensor(tokens), losses, losses, texts
+    )
+    for width, want in ((1, [2]), (2, [2, 1]), (4, [2, 1])):
+        assert _select(BeamSearch(width), tokenizer, beams, candidates, losses).tolist() == want
 
 
 def test_a_time_limit_returns_the_best_so_far() -> None:

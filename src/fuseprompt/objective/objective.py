@@ -332,19 +332,28 @@ class BoundObjective:
     problems: tuple[Problem, ...]
     terms: tuple[BoundTerm, ...]
 
-    def evaluate(self, texts: Sequence[str], problems: Sequence[int]) -> list[Evaluation]:
+    def evaluate(
+        self,
+        texts: Sequence[str],
+        problems: Sequence[int],
+        *,
+        fluency: Sequence[float] | None = None,
+    ) -> list[Evaluation]:
         """Return the exact losses of whole texts, from the text alone.
 
         Args:
             texts: Texts, each beginning with the prefix of its problem.
             problems: Index of the problem of each text.
+            fluency: Loss of the fluency term for each text, where a search knows it already.
 
         Returns:
             Total and terms of each text.
         """
-        fluency = self.objective.fluency
-        prefixes = [self.problems[p].prefix for p in problems]
-        values = {fluency.name: fluency.evaluate(texts, prefixes)}
+        writer = self.objective.fluency
+        if fluency is None:
+            prefixes = [self.problems[p].prefix for p in problems]
+            fluency = writer.evaluate(texts, prefixes)
+        values = {writer.name: list(fluency)}
         index = torch.tensor(problems, dtype=torch.long)
         for term in self.terms:
             tokenizer = term.model.tokenizer

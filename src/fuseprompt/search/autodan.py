@@ -20,11 +20,13 @@ from fuseprompt.objective.objective import END_ROOM, BoundObjective
 from fuseprompt.search.batch import Beams, Candidates, extend, join
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
+from fuseprompt.search.endings import pool_sentences
 from fuseprompt.search.exact import exact_losses, next_log_probs
 from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
-from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, Pooled, describe_rows
+from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, describe_rows
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.retokenize import PaddedIds, concatenate
+from fuseprompt.text.tokenizer import Tokenizer
 
 #: Added to the loss of a beam per unmet demand of a constraint, growing to this at the last step.
 _DEMAND_PENALTY = 20.0
@@ -101,7 +103,7 @@ class AutoDAN:
             losses=torch.full((count,), float("inf")),
         )
         rows = int(primary.vocabulary.shape[0])
-        classes = TokenClasses(primary.tokenizer, rows, ascii_only=self.ascii_only)
+        classes = TokenClasses.of(primary.tokenizer, rows, ascii_only=self.ascii_only)
         proposer = self.proposer.start(bound, classes)
         return AutoDANState(
             bound, classes, proposer, beams, pools=((),) * count, histories=((),) * count
@@ -111,7 +113,10 @@ class AutoDAN:
         """Return the state after one more token; what ends as a sentence is finished first."""
         bound, beams = state.bound, state.beams
         log_probs = next_log_probs(bound, beams)
-        pools = self._finish_sentences(state, log_probs)
+        pools = pool_sentences(
+            state, log_probs, max_nats=self.max_end_nats, is_complete=self._is_complete
+        )
+        pools = tuple(pool[: self.num_pooled] for pool in pools)
         if state.num_steps == self.steps:
             return replace(
                 state, beams=beams[[]], pools=pools, left=_merge_left(state, range(len(beams)))
@@ -120,7 +125,8 @@ class AutoDAN:
         left = _merge_left(state, sorted(set(range(len(beams))) - set(open_)))
         if not open_:
             return replace(state, beams=beams[[]], pools=pools, left=left)
-        step = Step(beams[open_], log_probs[open_], self._allows, state.num_steps)
+        allows = self._allows if self.constraints else None
+        step = Step(beams[open_], log_probs[open_], allows, state.num_steps)
         judged = self._judge(state, step)
         if judged is None:
             return replace(
@@ -129,8 +135,7 @@ class AutoDAN:
         candidates, losses, fast = judged
         problems = step.beams.problems[candidates.rows]
         ranked = losses + self._demand(candidates.texts, state.num_steps)
-        chosen = self.strategy.select(ranked, problems, candidates.tokens)
-        chosen = chosen[torch.isfinite(losses[chosen])]  # Infinite: too long for a secondary.
+        chosen = _select(self.strategy, state.classes.tokenizer, step.beams, candidates, ranked)
         # A problem whose beams can no longer grow keeps them as they are.
         going_on = set(problems[chosen].tolist())
         left += tuple(
@@ -198,33 +203,6 @@ class AutoDAN:
     def _is_complete(self, text: str) -> bool:
         return all(c.allows(text) and not c.missing(text) for c in self.constraints)
 
-    def _finish_sentences(
-        self, state: AutoDANState, log_probs: Float[Tensor, "n v"]
-    ) -> tuple[Pool, ...]:
-        """Return the pools with every beam that may end here, judged exactly from its text."""
-        beams, tokenizer = state.beams, state.bound.objective.primary.tokenizer
-        rows = beams.token_ids.to_lists()
-        texts: list[str] = []
-        problems: list[int] = []
-        for i, end in torch.nonzero(
-            -log_probs[:, state.classes.ends] <= self.max_end_nats
-        ).tolist():
-            token = int(state.classes.ends[end])
-            text = beams.texts[i] + tokenizer.token_texts[token]
-            survives = tokenizer.encode(text) == [*rows[i], token]
-            if int(beams.num_chosen[i]) > 0 and self._is_complete(text) and survives:
-                texts.append(text)
-                problems.append(int(beams.problems[i]))
-        pools = [list(pool) for pool in state.pools]
-        if texts:
-            for text, problem, exact in zip(
-                texts, problems, state.bound.evaluate(texts, problems), strict=True
-            ):
-                pools[problem].append(Pooled(exact.loss, text, exact))
-        return tuple(
-            tuple(sorted(set(p), key=lambda e: (e.loss, e.text))[: self.num_pooled]) for p in pools
-        )
-
     def _open_rows(self, state: AutoDANState, pools: tuple[Pool, ...]) -> list[int]:
         """Return the beams of problems that are not settled."""
         bound, beams = state.bound, state.beams
@@ -258,11 +236,15 @@ class AutoDAN:
 
     def _demand(self, texts: Sequence[str], num_steps: int) -> Float[Tensor, " c"]:
         """Return the penalty of unmet demands; it grows, so that they are met before the end."""
+        if not self.constraints:
+            return torch.zeros(len(texts))
         missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
         return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
 
     def _with_wanted(self, state: AutoDANState, step: Step, candidates: Candidates) -> Candidates:
         """Return the candidates with the next token of every word that a constraint wants."""
+        if not self.constraints:
+            return candidates
         tokenizer = state.classes.tokenizer
         known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
         rows, tokens, texts = [], [], []
@@ -312,6 +294,32 @@ def _check_room(bound: BoundObjective) -> None:
 
 def _merge_left(state: AutoDANState, rows: Sequence[int]) -> tuple[tuple[int, float, str], ...]:
     return (*state.left, *describe_rows(state.beams, rows))
+
+
+def _select(
+    strategy: Strategy,
+    tokenizer: Tokenizer,
+    beams: Beams,
+    candidates: Candidates,
+    ranked: Float[Tensor, " c"],
+) -> Int[Tensor, " k"]:
+    """Return the candidates that live on, each read as it is written.
+
+    Tables said so of all; of these few the whole text is encoded, and one that fails makes room
+    for the next.
+    """
+    problems, ranked = beams.problems[candidates.rows], ranked.clone()
+    while True:
+        chosen = strategy.select(ranked, problems, candidates.tokens)
+        chosen = chosen[torch.isfinite(ranked[chosen])]  # Infinite: too long for a secondary.
+        texts = [candidates.texts[i] for i in chosen.tolist()]
+        ids = concatenate(
+            beams.token_ids[candidates.rows[chosen]], candidates.appended[chosen]
+        ).to_lists()
+        wrong = [a != b for a, b in zip(tokenizer.encode_batch(texts), ids, strict=True)]
+        if not any(wrong):
+            return chosen
+        ranked[chosen[torch.tensor(wrong)]] = float("inf")
 
 
 def _log(
