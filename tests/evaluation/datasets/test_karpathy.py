@@ -141,3 +141,26 @@ def test_images_of_train_are_found_by_id_alone(tmp_path: Path) -> None:
     write_images(tmp_path / "train2014", [coco_name(9, "train2014")])
     (item,) = read_dataset("karpathy", file, split="train").items
     assert item.image == tmp_path / "train2014" / coco_name(9, "train2014")
+
+
+@pytest.mark.parametrize("folder", ["train2017", "images/val2017"])
+def test_the_same_images_under_the_names_of_2017(folder: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "dataset_coco.json", karpathy_form(("test",) * 3))
+    write_images(tmp_path / folder, [f"{number:012d}.jpg" for number in CAPTIONS])
+    items = read_dataset("karpathy", tmp_path).items
+    assert [item.image for item in items] == [
+        tmp_path / folder / f"{number:012d}.jpg" for number in CAPTIONS
+    ]
+
+
+def test_a_file_of_another_split_is_told(tmp_path: Path) -> None:
+    file = write_json(tmp_path / "coco_karpathy_val_gt.json", coco_form())
+    note = "coco_karpathy_val_gt.json names no split: all of it is taken for test"
+    assert note in read_dataset("karpathy", file).notes
+    assert note not in read_dataset("karpathy", file, split="val").notes
+
+
+def test_a_missing_image_is_expected_in_the_folder_of_its_split(tmp_path: Path) -> None:
+    write_json(tmp_path / "captions_train2014.json", coco_form(False))
+    item = read_dataset("coco", tmp_path, split="train2014").items[0]
+    assert item.image == tmp_path / "train2014" / coco_name(7, "train2014")

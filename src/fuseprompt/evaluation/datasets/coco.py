@@ -3,13 +3,20 @@
 Read next: `fuseprompt.evaluation.datasets.karpathy`, the split that papers report on.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from fuseprompt.evaluation.datasets.forms import Row
 from fuseprompt.evaluation.datasets.gather import Found, gather
 from fuseprompt.evaluation.datasets.lines import read_rows
 from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
 from fuseprompt.evaluation.datasets.source import Counts, Source, coco_id
+
+SPLITS: Final = ("val2014", "train2014", "val2017", "train2017")
+
+#: Where images of COCO are looked for, below the folder of a dataset.
+FOLDERS: Final = (*SPLITS, *(f"images/{split}" for split in SPLITS), "images", ".")
 
 
 def read(root: Path, split: str) -> Found:
@@ -19,29 +26,44 @@ def read(root: Path, split: str) -> Found:
         DatasetError: If the annotations are missing or faulty.
     """
     file = annotation_file(root, (f"captions_{split}.json",), dataset="coco")
-    folders = ImageFolders(image_root(root), coco_folders(split))
-    return gather(
-        read_rows(file), folders, id_of=coco_id, name_of=lambda row: coco_name(row, split)
-    )
+    return gather_coco(read_rows(file), root, split=split)
 
 
-def coco_folders(*splits: str) -> tuple[str, ...]:
-    """Return where the images of splits are looked for, below the folder of the dataset."""
-    return (*splits, *(f"images/{split}" for split in splits), "images", ".")
+def gather_coco(rows: Iterable[Row], root: Path, *, split: str) -> Found:
+    """Return the items of rows of COCO images.
+
+    Args:
+        rows: The rows.
+        root: The dataset's folder, or its annotation file.
+        split: Split of COCO in whose folder images are expected that are nowhere to be found.
+
+    Returns:
+        The items, by COCO id.
+
+    Raises:
+        DatasetError: If a row has no COCO id, or an id stands for two images.
+    """
+    folders = ImageFolders(image_root(root), (split, *FOLDERS))
+
+    def name_of(row: Row) -> str:
+        names = _names(row, split)
+        return next((name for name in names if folders.has(name)), names[0])
+
+    return gather(rows, folders, id_of=coco_id, name_of=name_of)
 
 
-def coco_name(row: Row, split: str) -> str:
-    """Return the name of a row's image; where the file gives only ids, as COCO names it."""
-    if row.image or "." in row.id:
-        return row.image or row.id
-    number = int(coco_id(row))
-    prefix = f"COCO_{split}_" if split.endswith("2014") else ""
-    return f"{prefix}{number:012d}.jpg"
+def _names(row: Row, split: str) -> list[str]:
+    """Return what a row's image may be called: the releases of 2014 and 2017 share images."""
+    given = row.image or (row.id if "." in row.id else "")
+    number = f"{int(coco_id(row)):012d}.jpg"
+    of_2014 = [f"COCO_{each}_{number}" for each in SPLITS if each.endswith("2014")]
+    called = [f"COCO_{split}_{number}" if split.endswith("2014") else number]
+    return [*([given] if given else called), *of_2014, number]
 
 
 SOURCE = Source(
     title="COCO captions",
-    splits=("val2014", "train2014", "val2017", "train2017"),
+    splits=SPLITS,
     read=read,
     files=("annotations/captions_val2014.json (the name has the split)",),
     images="val2014/ or images/val2014/ (the folder has the split)",

@@ -10,7 +10,7 @@ from fuseprompt.evaluation.datasets.forms import Row
 from fuseprompt.evaluation.datasets.gather import Found, gather
 from fuseprompt.evaluation.datasets.lines import read_rows
 from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
-from fuseprompt.evaluation.datasets.source import Counts, Source, of_split
+from fuseprompt.evaluation.datasets.source import Counts, Source, of_split, split_notes
 
 #: Where the photos of Flickr30k are looked for.
 FOLDERS = ("flickr30k-images", "flickr30k_images", "images", ".")
@@ -42,10 +42,13 @@ def read(root: Path, split: str) -> Found:
             f"{file}: a token file names no splits. Add dataset_flickr30k.json, or take split all."
         )
     rows = read_rows(file)
+    notes: tuple[str, ...] = ()
     if split != "all":
+        notes = split_notes(file, rows, split)
         rows = of_split(rows, split, also=("valid",) if split == "val" else ())
     folders = ImageFolders(image_root(root), FOLDERS)
-    return gather(rows, folders, id_of=photo_id, name_of=photo_name)
+    found = gather(rows, folders, id_of=photo_id, name_of=photo_name)
+    return Found(found.items, (*found.notes, *notes))
 
 
 def photo_id(row: Row) -> str:

@@ -6,12 +6,11 @@ The split under this name that neuraltalk2 made is another one. Read next:
 
 from pathlib import Path
 
-from fuseprompt.evaluation.datasets.coco import coco_folders, coco_name
-from fuseprompt.evaluation.datasets.forms import Row
-from fuseprompt.evaluation.datasets.gather import Found, gather
+from fuseprompt.evaluation.datasets.coco import gather_coco
+from fuseprompt.evaluation.datasets.gather import Found
 from fuseprompt.evaluation.datasets.lines import read_rows
-from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
-from fuseprompt.evaluation.datasets.source import Counts, Source, coco_id, of_split
+from fuseprompt.evaluation.datasets.locate import annotation_file
+from fuseprompt.evaluation.datasets.source import Counts, Source, of_split, split_notes
 
 #: Other names of a split: MAGIC and ViECap write "valid"; training means train and restval.
 _ALSO = {"train": ("restval",), "val": ("valid",)}
@@ -39,19 +38,15 @@ def read(root: Path, split: str) -> Found:
         f"{split}_metrics_format.json",
         f"{split}_captions.json",
     )
-    rows = of_split(
-        read_rows(annotation_file(root, names, dataset="karpathy")),
-        split,
-        also=_ALSO.get(split, ()),
+    file = annotation_file(root, names, dataset="karpathy")
+    rows = read_rows(file)
+    found = gather_coco(
+        of_split(rows, split, also=_ALSO.get(split, ())),
+        root,
+        # Images of test, val and restval are all of val2014.
+        split="train2014" if split == "train" else "val2014",
     )
-    folders = ImageFolders(image_root(root), coco_folders("val2014", "train2014"))
-
-    def name_of(row: Row) -> str:
-        # Images of test, val and restval are all of COCO's val2014, those of train are not.
-        of_train = coco_name(row, "train2014")
-        return of_train if folders.has(of_train) else coco_name(row, "val2014")
-
-    return gather(rows, folders, id_of=coco_id, name_of=name_of)
+    return Found(found.items, (*found.notes, *split_notes(file, rows, split)))
 
 
 SOURCE = Source(
@@ -64,7 +59,7 @@ SOURCE = Source(
         "or mscoco_test.json (MAGIC), test_captions.json (ViECap), "
         "test_metrics_format.json (CapDec)",
     ),
-    images="val2014/ and train2014/, also below images/",
+    images="val2014/ and train2014/ (or those of 2017), also below images/",
     origin=(
         "https://cs.stanford.edu/people/karpathy/deepimagesent/ (caption_datasets.zip)",
         "https://cocodataset.org/#download (2014 Train/Val images)",

@@ -89,8 +89,9 @@ class ImageFolders:
         return Path(self._bases[0], last)
 
     def has(self, name: str) -> bool:
-        """Return whether one of the folders has a file of this bare name."""
-        return any(name in self._names(base) for base in self._bases)
+        """Return whether one of the folders has a file of this name, its folders left aside."""
+        last = re.split(r"[\\/]", name)[-1]
+        return any(last in self._names(base) for base in self._bases)
 
     def _names(self, folder: str) -> frozenset[str]:
         """Return the names in a folder; one look at a folder is cheaper than one at every image."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from fuseprompt.errors import DatasetError
-from fuseprompt.evaluation.datasets.coco import coco_folders, coco_name
+from fuseprompt.evaluation.datasets.coco import gather_coco
 from fuseprompt.evaluation.datasets.forms import Row
-from fuseprompt.evaluation.datasets.gather import Found, gather
+from fuseprompt.evaluation.datasets.gather import Found
 from fuseprompt.evaluation.datasets.lines import read_rows
-from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
-from fuseprompt.evaluation.datasets.source import Counts, Source, coco_id, of_split
+from fuseprompt.evaluation.datasets.locate import annotation_file
+from fuseprompt.evaluation.datasets.source import Counts, Source, of_split
 
 SENTIMENTS: Final = ("negative", "positive")
 
@@ -41,13 +41,7 @@ def read(root: Path, split: str) -> Found:
     """
     rows = read_rows(annotation_file(root, _NAMES, dataset="senticap"))
     rows = rows if split == "all" else of_split(rows, split)
-    folders = ImageFolders(image_root(root), coco_folders("val2014"))
-    return gather(
-        (row for row in rows if _has_tone(row)),
-        folders,
-        id_of=coco_id,
-        name_of=lambda row: coco_name(row, "val2014"),
-    )
+    return gather_coco((row for row in rows if _has_tone(row)), root, split="val2014")
 
 
 def _has_tone(row: Row) -> bool:
@@ -68,7 +62,7 @@ SOURCE = Source(
         "or senticap.json, dataset_senticap.json (ADS-Cap), or the CSV file of senticap_reader.py "
         "as --root",
     ),
-    images="val2014/ or images/val2014/ of COCO",
+    images="those of COCO: val2014/ or images/val2014/",
     origin=(
         "https://users.cecs.anu.edu.au/~u4534172/senticap.html",
         "https://cocodataset.org/#download (2014 Val images)",

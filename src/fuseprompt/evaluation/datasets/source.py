@@ -107,3 +107,10 @@ def of_split(rows: list[Row], split: str, *, also: tuple[str, ...] = ()) -> list
         Its rows.
     """
     return [row for row in rows if row.split in ("", split, *also)]
+
+
+def split_notes(file: Path, rows: list[Row], split: str) -> tuple[str, ...]:
+    """Return a note if a file, whose rows name no split, is not called after the split either."""
+    if split in file.name or any(row.split for row in rows):
+        return ()
+    return (f"{file.name} names no split: all of it is taken for {split}",)
