@@ -57,6 +57,10 @@ def _run(args: Any) -> int:
             from fuseprompt.cli.doctor import doctor
 
             return doctor(quiet=options.quiet, json=options.json)
+        case "score":
+            from fuseprompt.cli.score import run as score
+
+            return score(options)
         case "fit":
             return _run_fit(options)
         case "explain":

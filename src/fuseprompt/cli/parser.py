@@ -13,6 +13,7 @@ from fuseprompt import __version__
 from fuseprompt.cli.parser_base import CommandParser, Device, command_parser
 from fuseprompt.cli.parser_bench import add_bench
 from fuseprompt.cli.parser_data import datasets_parser
+from fuseprompt.cli.parser_score import score_parser
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
 TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
@@ -34,6 +35,7 @@ def make_parser() -> ArgumentParser:
         ("explain", _explain_parser(), "show what each transfer proposes at one step, as a page"),
         ("fidelity", _fidelity_parser(), "judge what proposes tokens by their exact losses"),
         ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
+        ("score", score_parser(), "score captions against those of people: BLEU to CIDEr-D"),
     ):
         commands.add_subcommand(name, sub, help=about)
     add_bench(commands)

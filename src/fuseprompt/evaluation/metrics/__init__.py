@@ -4,6 +4,5 @@ Read next: `fuseprompt.evaluation.metrics.base`, then `fuseprompt.evaluation.met
 """
 
 from fuseprompt.evaluation.metrics.base import Judged, Scores, Unavailable, Value
-from fuseprompt.evaluation.metrics.score import score
 
-__all__ = ["Judged", "Scores", "Unavailable", "Value", "score"]
+__all__ = ["Judged", "Scores", "Unavailable", "Value"]

@@ -1,11 +1,15 @@
 """What a score is: a number, a number with the judge that gave it, or the reason why there is none.
 
-Nothing is computed here. Read next: `fuseprompt.evaluation.metrics.score`.
+No metric is computed here. Read next: `fuseprompt.evaluation.metrics.score`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
+
+from fuseprompt.errors import FuseError
+
+_T = TypeVar("_T")
 
 
 @final
@@ -32,14 +36,14 @@ class Judged:
     Attributes:
         value: The score.
         by: Id of the model, or name of the lexicon.
-        independent: Whether the captions were *not* optimised for this judge. If they were, the
-            score says how well the search did, not how good the captions are.
+        independent: Whether the captions were *not* optimised for this judge; None if nobody said.
+            If they were, the score says how well the search did, not how good the captions are.
         details: What helps to read the value, such as the judge's score on captions by people.
     """
 
     value: float
     by: str
-    independent: bool
+    independent: bool | None
     details: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -94,6 +98,16 @@ class Scores:
         values = {name: getattr(self, name) for name in METRICS} | dict(self.extra)
         shown = {name: _as_json(value) for name, value in values.items()}
         return {"images": self.images, "coverage": self.coverage, **shown}
+
+
+def attempt(compute: Callable[[], _T]) -> _T | Unavailable:
+    """Return what a function computes, or why it could not."""
+    try:
+        return compute()
+    except FuseError as error:
+        return Unavailable(str(error))
+    except Exception as error:  # Whatever a library raises must not cost the other metrics.
+        return Unavailable(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _as_json(value: Value | Judged) -> Any:

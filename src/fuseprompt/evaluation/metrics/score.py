@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from fuseprompt.errors import FuseError, MetricError
+from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.clean import clean_caption
-from fuseprompt.evaluation.metrics.base import METRICS, Scores, Unavailable, Value
+from fuseprompt.evaluation.metrics.base import METRICS, Scores, Unavailable, Value, attempt
 from fuseprompt.evaluation.metrics.java import Java, find_java
 from fuseprompt.evaluation.metrics.meteor import meteor
 from fuseprompt.evaluation.metrics.overlap import Words, bleu, cider_d, rouge_l
 from fuseprompt.evaluation.metrics.spice import find_corenlp, spice
 from fuseprompt.evaluation.metrics.tokens import library_folder, strip_special, tokenize
-
-_T = TypeVar("_T")
 
 #: With fewer images CIDEr-D changes by tenths with their number (docs/metrics.md).
 FEW_IMAGES: Final = 1000
@@ -62,7 +60,7 @@ def score(
         values: dict[str, Value] = dict.fromkeys(METRICS, tools)
     else:
         tell("words")
-        words = _try(lambda: _tokenized(predictions, references, *tools))
+        words = attempt(lambda: _tokenized(predictions, references, *tools))
         if isinstance(words, Unavailable):
             values = dict.fromkeys(METRICS, words)
         else:
@@ -87,39 +85,29 @@ def _values(
     """Compute each metric on the images of `ids`; CIDEr-D knows the words of all images."""
     scored = words.only(ids)
     tell("bleu")
-    found = _try(lambda: bleu(scored))
+    found = attempt(lambda: bleu(scored))
     four: Sequence[Value] = [found] * 4 if isinstance(found, Unavailable) else found
     values: dict[str, Value] = {f"bleu_{n}": value for n, value in enumerate(four, start=1)}
     tell("rouge_l")
-    values["rouge_l"] = _try(lambda: rouge_l(scored))
+    values["rouge_l"] = attempt(lambda: rouge_l(scored))
     tell("cider")
     if len(words.captions) < 2:
         values["cider"] = Unavailable(
             "CIDEr-D weighs words by how few images have them: one image is not enough."
         )
     else:
-        values["cider"] = _try(
+        values["cider"] = attempt(
             lambda: sum(value for i, value in cider_d(words).items() if i in ids) / len(ids)
         )
     tell("meteor")
-    values["meteor"] = _try(lambda: meteor(scored, *tools))
+    values["meteor"] = attempt(lambda: meteor(scored, *tools))
     tell("spice")
-    values["spice"] = _try(lambda: _spice(scored, tools, find_corenlp(spice_folder)))
+    values["spice"] = attempt(lambda: _spice(scored, tools, find_corenlp(spice_folder)))
     return values
 
 
 def _spice(words: Words, tools: tuple[Java, Path], corenlp: Path | Unavailable) -> Value:
     return corenlp if isinstance(corenlp, Unavailable) else spice(words, *tools, corenlp)
-
-
-def _try(compute: Callable[[], _T]) -> _T | Unavailable:
-    """Return a result, or why there is none."""
-    try:
-        return compute()
-    except FuseError as error:
-        return Unavailable(str(error))
-    except Exception as error:  # Whatever the library raises must not cost the other metrics.
-        return Unavailable(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _find_tools() -> tuple[Java, Path] | Unavailable:
