@@ -185,9 +185,9 @@ def test_a_cached_model_is_used_when_the_hub_is_silent(
         "huggingface_hub.hf_hub_download", lambda *_, **__: tmp_path / "config.json"
     )
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", answer(TimeoutError("slow")))
-    assert hub._find_config("some/model", local_only=False) == (tmp_path / "config.json", True)
+    assert hub.find_config("some/model", local_only=False) == (tmp_path / "config.json", True)
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", answer(None))
-    assert hub._find_config("some/model", local_only=False) == (tmp_path / "config.json", False)
+    assert hub.find_config("some/model", local_only=False) == (tmp_path / "config.json", False)
 
 
 def test_the_hub_s_refusal_is_told_from_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def load(
         return _load_offline(name, target)
     if name.endswith(".gguf") and Path(name).is_file():
         return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
-    file, cached_only = _find_config(name, local_only=local_only)
+    file, cached_only = find_config(name, local_only=local_only)
     kind = _kind_of(_read_config(file, name), name)
     try:
         return kind.load(name, local_only=cached_only, device=target, name=name)
@@ -109,8 +109,20 @@ def _load_offline(name: str, device: torch.device) -> Model:
     return SentenceEncoder.load(offline_folder(name), device=device, name=name)
 
 
-def _find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
-    """Return config.json of a folder or Hub id, and whether the rest must come without the Hub."""
+def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
+    """Find the configuration of a model in a folder, the Hub's local cache, or on the Hub.
+
+    Args:
+        name: A folder or Hub id.
+        local_only: Never ask the Hub.
+
+    Returns:
+        Its config.json, and whether the other files must come without the Hub.
+
+    Raises:
+        MissingModelError: If there is no such model here, and the Hub has none or does not answer.
+        ModelError: If the folder has no configuration.
+    """
     folder = Path(name)
     if name and folder.is_dir():
         file = folder / "config.json"

@@ -101,10 +101,16 @@ def test_a_limit_can_be_raised_and_not_lowered(tmp_path: Path, whole: bytes) -> 
 
 
 def test_every_sentiment_is_a_caption_of_its_own(tmp_path: Path) -> None:
-    run = run_fake(
-        tmp_path / "data", tmp_path / "run", count=3, sentiments=("positive", "negative")
+    plain = fake_dataset(tmp_path / "data", 3)
+    items = [replace(i, sentiment=s) for i in plain.items for s in ("positive", "negative")]
+    run = evaluate(
+        make_dataset("folder", "all", items=items),
+        SETTINGS,
+        plan=Plan(tmp_path / "run"),
+        open_executor=lambda: InlineExecutor(MakeFake()),
     )
     assert list(run.captions) == [(str(i), s) for i in (1, 2, 3) for s in ("negative", "positive")]
+    assert run.captions["2", "negative"].group == ("1", "2", "3")
 
 
 # --- what is refused ------------------------------------------------------------------------------

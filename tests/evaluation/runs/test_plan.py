@@ -24,13 +24,10 @@ def jobs(*ids: str, sentiment: str = "") -> list[Job]:
     return [Job(name, sentiment, Path(f"{name}.jpg")) for name in ids]
 
 
-def test_items_with_a_sentiment_keep_it_and_others_get_all_that_are_asked_for() -> None:
-    items = [Item("1", Path("1"), sentiment="positive"), Item("1", Path("1"), sentiment="negative")]
-    assert [j.key for j in make_jobs(items)] == [("1", "negative"), ("1", "positive")]
-    plain = [Item("1", Path("1")), Item("2", Path("2"))]
-    assert [j.key for j in make_jobs(plain)] == [("1", ""), ("2", "")]
-    keys = [j.key for j in make_jobs(plain, sentiments=("positive", "negative"))]
-    assert keys == [("1", "negative"), ("2", "negative"), ("1", "positive"), ("2", "positive")]
+def test_every_item_is_a_job_and_those_of_a_sentiment_come_together() -> None:
+    items = [Item(str(n), Path("x"), sentiment=s) for n in (1, 2) for s in ("b", "a")]
+    assert [j.key for j in make_jobs(items)] == [("1", "a"), ("2", "a"), ("1", "b"), ("2", "b")]
+    assert [j.key for j in make_jobs([Item("7", Path("7"))])] == [("7", "")]
 
 
 def test_a_limit_counts_images() -> None:

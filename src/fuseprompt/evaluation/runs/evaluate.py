@@ -87,7 +87,7 @@ class Plan:
     Attributes:
         folder: The folder of the run.
         root: Where the dataset lies, as a person finds it again.
-        sentiments: Tones for every image whose item names none itself.
+        sentiment: Tone that the dataset was read with, or None.
         shard: The part to work on.
         limit: Only the first so many images.
         resume: Go on with the run in the folder, if there is one.
@@ -97,7 +97,7 @@ class Plan:
 
     folder: Path
     root: str = ""
-    sentiments: tuple[str, ...] = ()
+    sentiment: str | None = None
     shard: Shard = ALL
     limit: int | None = None
     resume: bool = False
@@ -131,10 +131,10 @@ def evaluate(
         RunError: If the folder cannot be used or holds another run, if too many images are missing
             or fail, if the disk is full, or if no worker can load the models.
     """
-    jobs = make_jobs(dataset.items, sentiments=plan.sentiments, limit=plan.limit)
+    jobs = make_jobs(dataset.items, limit=plan.limit)
     groups = take_shard(make_groups(jobs, settings.group_size), plan.shard)
     mine = [job for group in groups for job in group.jobs]
-    scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root)
+    scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root, plan.sentiment)
     with open_folder(plan.folder, resume=plan.resume):
         if has_settings(plan.folder):
             _check_folder(plan, settings)

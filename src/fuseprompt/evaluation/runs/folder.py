@@ -42,6 +42,7 @@ class Scope:
         num_shard_jobs: Captions of that part.
         limit: Only the first so many images were asked for, or None.
         root: Where the dataset lies.
+        sentiment: Tone that the dataset was read with, or None.
     """
 
     num_jobs: int
@@ -49,6 +50,7 @@ class Scope:
     num_shard_jobs: int
     limit: int | None
     root: str
+    sentiment: str | None = None
 
 
 @final
@@ -74,6 +76,11 @@ class Run:
     def captions(self) -> dict[Key, Record]:
         """The records with a caption."""
         return {key: record for key, record in self.records.items() if record.ok}
+
+    @property
+    def num_missing(self) -> int:
+        """Captions that the folder is meant to hold and does not."""
+        return max(0, self.scope.num_shard_jobs - len(self.captions))
 
     @property
     def failures(self) -> dict[Key, Record]:

@@ -79,14 +79,11 @@ class Shard:
 ALL: Final = Shard(1, 1)
 
 
-def make_jobs(
-    items: Iterable[Item], *, sentiments: Sequence[str] = (), limit: int | None = None
-) -> list[Job]:
+def make_jobs(items: Iterable[Item], *, limit: int | None = None) -> list[Job]:
     """Return the captions to write for the items of a dataset.
 
     Args:
         items: The items, in the order of the dataset.
-        sentiments: Tones to write for every image whose item names none itself.
         limit: Only the first so many images.
 
     Returns:
@@ -94,12 +91,7 @@ def make_jobs(
     """
     items = list(items)
     kept = set(list(dict.fromkeys(item.id for item in items))[:limit])
-    jobs = [
-        Job(item.id, sentiment, item.image)
-        for item in items
-        if item.id in kept
-        for sentiment in ((item.sentiment,) if item.sentiment else tuple(sentiments) or ("",))
-    ]
+    jobs = [Job(item.id, item.sentiment, item.image) for item in items if item.id in kept]
     return sorted(jobs, key=lambda job: job.sentiment)  # Stable: ids keep their order.
 
 

@@ -1,0 +1,79 @@
+"""What a worker does with models: tiny ones here, the offline ones in the test of the command."""
+
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import ImageError, ProblemError
+from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
+from fuseprompt.tasks.caption import Caption, CaptionSettings, caption
+from fuseprompt.tasks.models import model_ids
+from fuseprompt.transfer.controls import RandomTransfer
+from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from tests.tasks.fixtures import save_models, save_pictures, tiny_models
+
+SMALL = CaptionSettings(transfer=RetokenizedTransfer(), steps=2, beam_width=2, search_width=4)
+
+
+def jobs(folder: Path, *names: str, sentiment: str = "") -> list[Job]:
+    files = save_pictures(folder, *names)
+    return [Job(name, sentiment, Path(f)) for name, f in zip(names, files, strict=True)]
+
+
+def test_a_worker_finds_what_caption_finds(tmp_path: Path) -> None:
+    some = jobs(tmp_path, "a.png", "b.png", "c.png")
+    models = tiny_models()
+    found = Captioner(models, SMALL, [""]).search(some, seed=7)
+    expected = list(caption([job.image for job in some], SMALL, models=models))
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(other, Caption)
+        assert (one.caption, one.text) == (other.caption, other.text)
+        assert one.token_ids == other.result.token_ids
+        assert one.loss == pytest.approx(other.result.loss, abs=1e-5)
+        assert list(one.terms) == ["fluency", "image"]
+        assert len(one.curve) == len(other.result.history)
+        assert list(one.curve) == sorted(one.curve, reverse=True) or len(one.curve) > 1
+
+
+def test_the_sentiment_is_that_of_the_group(tmp_path: Path) -> None:
+    worker = Captioner(tiny_models(), SMALL, ["positive", "negative"])
+    for sentiment in ("positive", "negative"):
+        (found,) = worker.search(jobs(tmp_path, "a.png", sentiment=sentiment), seed=0)
+        assert "sentiment" in found.terms
+
+
+def test_an_unknown_sentiment_is_found_at_the_start() -> None:
+    with pytest.raises(ProblemError, match=r"no label 'glad'; its labels are"):
+        Captioner(tiny_models(), SMALL, ["glad"])
+
+
+def test_only_noise_depends_on_the_seed(tmp_path: Path) -> None:
+    some = jobs(tmp_path, "a.png", "b.png")
+    from dataclasses import replace
+
+    noisy = Captioner(tiny_models(), replace(SMALL, transfer=RandomTransfer(scale=50.0)), [""])
+    texts = {tuple(f.text for f in noisy.search(some, seed=seed)) for seed in range(6)}
+    assert len(texts) > 1
+    again = [[f.text for f in noisy.search(some, seed=3)] for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_unreadable_images_are_named(tmp_path: Path) -> None:
+    worker = Captioner(tiny_models(), SMALL, [""])
+    (good,) = jobs(tmp_path, "a.png")
+    (tmp_path / "text.jpg").write_text("no picture")
+    bad = [Job("t", "", tmp_path / "text.jpg"), Job("n", "", tmp_path / "none.jpg")]
+    faults = worker.find_faults([good, *bad])
+    assert list(faults) == [("t", ""), ("n", "")]
+    assert "not an image" in faults["t", ""]
+    assert "no such file" in faults["n", ""]
+    with pytest.raises(ImageError, match="not an image"):
+        worker.search([good, bad[0]], seed=0)
+
+
+def test_a_worker_loads_its_models_itself(tmp_path: Path) -> None:
+    ids = model_ids(str(save_models(tmp_path / "models")))
+    make = MakeCaptioner(ids, SMALL, ("",), "cpu", 1)
+    (found,) = make(0).search(jobs(tmp_path, "a.png"), seed=0)
+    assert found.text.startswith("An image of ")
