@@ -22,6 +22,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.prefix_cache import PrefixCache
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds
@@ -115,7 +116,21 @@ def likelihood_errors(built: Built) -> dict[str, float]:
         error(_stepwise(lm, row, n), nll[:-1].mean())
         for row, n, nll in zip(rows, given, lm.nll(rows, given), strict=True)
     )
+    errors["cached"] = max(
+        error(_stepwise_cached(lm, row, n), nll[:-1].mean())
+        for row, n, nll in zip(rows, given, lm.nll(rows, given), strict=True)
+    )
     return errors
+
+
+def _stepwise_cached(lm: CausalLM, row: list[int], given: int) -> Tensor:
+    """Return the loss from a cache, beside rows that end otherwise and are dropped."""
+    cache, steps = PrefixCache(lm), []
+    for i in range(given, len(row)):
+        other = [*row[: i - 1], row[0]]
+        log_probs = cache.next_log_probs(PaddedIds.from_lists([other, row[:i], other]))
+        steps.append(-log_probs[1, row[i]])
+    return torch.stack(steps).mean()
 
 
 def _stepwise(lm: CausalLM, row: list[int], given: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import CausalModel
 from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.passes import PassSize
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import word_piece
 from tests.tiny import (
@@ -132,7 +133,7 @@ def test_long_batches_are_cut_and_come_back_in_order(monkeypatch: pytest.MonkeyP
     lm = gpt2()
     ids, given = rows_of(lm)
     want = lm.nll(ids * 4, given * 4)
-    monkeypatch.setattr("fuseprompt.models.causal_lm.TOKENS_PER_PASS", 20)
+    monkeypatch.setattr(lm, "_pass_size", PassSize(20, torch.device("cpu")))
     for got, whole in zip(lm.nll(ids * 4, given * 4), want, strict=True):
         torch.testing.assert_close(got, whole, atol=1e-5, rtol=1e-5)
 
@@ -164,3 +165,28 @@ def test_a_saved_folder_gives_the_same_numbers(tmp_path: Path) -> None:
         assert torch.equal(got, want)
     assert loaded.name == str(tmp_path)
     assert not any(p.requires_grad for p in loaded._held.module.parameters())
+
+
+def test_a_model_that_keeps_nothing_says_so() -> None:
+    module = seeded(0, lambda: type(gpt2_module())(gpt2_module().config))
+    plain = module.forward
+    module.forward = lambda input_ids, **_: plain(input_ids=input_ids)
+    lm = CausalLM(module, Tokenizer.from_hf(gpt2_tokenizer()))
+    assert not lm.can_continue
+    assert "It keeps no keys and values, so every step computes whole texts." in lm.notes
+
+
+def test_a_past_that_changes_the_numbers_is_not_used() -> None:
+    module = seeded(0, lambda: type(gpt2_module())(gpt2_module().config))
+    plain = module.forward
+
+    keyword = gpt2()._cache_keyword
+
+    def forward(input_ids: Tensor, cache: Any = None, **more: Any) -> Any:
+        output = plain(input_ids=input_ids, **({keyword: cache} if cache else {}), **more)
+        output.logits = output.logits * (1.0 if cache is None else 1.01)
+        return output
+
+    module.forward = forward
+    lm = CausalLM(module, Tokenizer.from_hf(gpt2_tokenizer()))
+    assert not lm.can_continue

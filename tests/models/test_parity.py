@@ -51,6 +51,12 @@ def test_the_end_of_a_text_is_the_library_s(built: Built) -> None:
         assert end_error(built) <= TOLERANCE
 
 
+def test_language_models_go_on_from_a_past(built: Built) -> None:
+    if built.family.kind == "lm":
+        assert built.ours.can_continue
+        assert not any("keys and values" in note for note in built.ours.notes)
+
+
 def test_the_gradient_is_autograd_s(built: Built) -> None:
     if built.family.kind != "lm":
         assert gradient_error(built) <= TOLERANCE

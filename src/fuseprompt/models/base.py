@@ -123,6 +123,52 @@ class CausalModel(HasVocabulary, Protocol):
         ...
 
 
+#: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
+#: of tokens, and all that later tokens need of them. Never changed, only selected from.
+KeyValues = tuple[tuple[Tensor, Tensor], ...]
+
+
+@runtime_checkable
+class ContinuingModel(CausalModel, Protocol):
+    """A causal language model that can go on from what it computed before (`PrefixCache`)."""
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether `continue_from` was found to give the numbers of a whole pass."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+    def continue_from(
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
+    ) -> tuple[Float[Tensor, "b v"], KeyValues]:
+        """Return the log-probabilities after each row, and keys and values, past ones included."""
+        ...
+
+
+@runtime_checkable
+class StemCache(Protocol):
+    """Outputs of texts that begin with one of a few stems, which are computed once."""
+
+    def outputs(
+        self, token_ids: PaddedIds, stems: PaddedIds, rows: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b o"]:
+        """Return `TextModel.outputs` of framed ids; row i begins much as stem `rows[i]` does."""
+        ...
+
+
+@runtime_checkable
+class StemSharing(Protocol):
+    """A secondary that may know a cheaper way to many texts that begin alike."""
+
+    def start_cache(self) -> StemCache | None:
+        """Return an empty cache, or `None` if this model has no use for one."""
+        ...
+
+
 @contextmanager
 def replaced_embeddings(module: nn.Module, embeds: Float[Tensor, "b s d"]) -> Iterator[None]:
     """Make the input-embedding layer of `module` answer with `embeds`, whatever ids it gets.

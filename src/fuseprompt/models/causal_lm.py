@@ -18,12 +18,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
+from fuseprompt.models.base import KeyValues
+from fuseprompt.models.passes import PassSize
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
 TOKENS_PER_PASS = 1024
+
+#: What families and releases call the argument that takes a cache object.
+CACHE_KEYWORDS = ("cache", "past_key_values")
+
+#: Largest relative difference at which a pass that goes on from a past counts as the whole one.
+CONTINUED_TOLERANCE = 1e-4
 
 
 @final
@@ -49,7 +57,14 @@ class CausalLM:
         self._held.try_out(lambda ids: module(input_ids=ids).logits)
         self.max_length: int = self._held.max_length
         self.notes: tuple[str, ...] = self._held.notes
-        self._keeps_logits = "logits_to_keep" in inspect.signature(module.forward).parameters
+        accepts = inspect.signature(module.forward).parameters
+        self._keeps_logits = "logits_to_keep" in accepts
+        self._cache_keyword = next((n for n in CACHE_KEYWORDS if n in accepts), "")
+        self._pass_size = PassSize(TOKENS_PER_PASS, self._held.device)
+        #: Whether `continue_from` gives the numbers of a whole pass; tried out, not looked up.
+        self.can_continue: bool = bool(self._cache_keyword) and self._continues()
+        if not self.can_continue:
+            self.notes += ("It keeps no keys and values, so every step computes whole texts.",)
         self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
         if not len(self.end_ids):
             raise ModelError(
@@ -73,6 +88,11 @@ class CausalLM:
         model = cls(module, tokenizer, name=name or str(path))
         model._source = str(path)
         return model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._held.device
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
@@ -196,6 +216,34 @@ class CausalLM:
         return self._next_log_probs(self._begin(token_ids).to(self._held.device))
 
     @torch.no_grad()
+    def continue_from(
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
+    ) -> tuple[Float[Tensor, "b v"], KeyValues]:
+        """Return the log-probabilities after rows of equal length, going on from their past.
+
+        Args:
+            token_ids: The tokens after the past, at least one, shape (b, s). Without a past they
+                are the whole rows, `begin_ids` included.
+            past: Keys and values of the tokens before, one row each; not changed.
+
+        Returns:
+            Log-probabilities of the next token, shape (b, v), and keys and values of all tokens.
+        """
+        from transformers import DynamicCache
+
+        # A new object each time: the library's caches grow in place. Its layers append by
+        # concatenation, so the tensors of `past` stay as they are.
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(past or ()):
+            cache.update(keys, values, layer)
+        last = {"logits_to_keep": 1} if self._keeps_logits else {}
+        ids = token_ids.to(self._held.device)
+        known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True}
+        logits = self._held.module(input_ids=ids, **known, **last).logits[:, -1]
+        key_values = tuple((layer.keys, layer.values) for layer in cache.layers)
+        return torch.log_softmax(logits.float(), dim=-1), key_values
+
+    @torch.no_grad()
     def nll(
         self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]
     ) -> list[Float[Tensor, " n"]]:
@@ -217,21 +265,21 @@ class CausalLM:
         by_length: dict[int, list[int]] = {}
         for i, row in enumerate(token_ids):
             by_length.setdefault(len(row), []).append(i)
-        chunks = [
-            rows[i : i + step]
-            for length, rows in by_length.items()
-            for step in [max(1, TOKENS_PER_PASS // max(length, 1))]
-            for i in range(0, len(rows), step)
-        ]
-        for rows in chunks:
-            own = torch.tensor([list(token_ids[i]) for i in rows], dtype=torch.long)
-            ids = self._begin(own).to(self._held.device)
-            log_probs = torch.log_softmax(self._held.module(input_ids=ids).logits.float(), dim=-1)
-            follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
-            end = -torch.logsumexp(log_probs[:, -1][:, self.end_ids.to(self._held.device)], dim=-1)
-            for j, i in enumerate(rows):
-                first = max(num_begin + num_given[i], 1)
-                results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]]).cpu()
+        for length, alike in by_length.items():
+
+            def compute(chunk: Tensor) -> tuple[Tensor, Tensor]:
+                own = torch.tensor([list(token_ids[i]) for i in chunk.tolist()], dtype=torch.long)
+                ids = self._begin(own).to(self._held.device)
+                logits = self._held.module(input_ids=ids).logits
+                log_probs = torch.log_softmax(logits.float(), dim=-1)
+                follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
+                ends = log_probs[:, -1][:, self.end_ids.to(self._held.device)]
+                return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
+
+            for chunk, (follows, end) in self._pass_size.run(torch.tensor(alike), length, compute):
+                for j, i in enumerate(chunk.tolist()):
+                    first = max(num_begin + num_given[i], 1)
+                    results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]])
         return [r for r in results if r is not None]
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
@@ -240,6 +288,22 @@ class CausalLM:
             # A model needs something to predict from; the end of another text says least.
             begin = self.end_ids[:1]
         return torch.cat([begin.expand(token_ids.shape[0], -1), token_ids], dim=1)
+
+    def _continues(self) -> bool:
+        """Return whether going on from a past gives what a whole pass gives."""
+        ids = torch.tensor([self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))])
+        cut = ids.shape[1] // 2
+        if cut == 0:
+            return False
+        try:
+            _, past = self.continue_from(ids[:, :cut], None)
+            got, _ = self.continue_from(ids[:, cut:], past)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            # A state of another kind than keys and values, or none.
+            return False
+        with torch.no_grad():
+            want = self._next_log_probs(ids.to(self._held.device))
+        return bool(((got - want).abs() <= CONTINUED_TOLERANCE * want.abs().clamp_min(1.0)).all())
 
     def _find_end_ids(self) -> list[int]:
         ends: set[int] = {i for i, t in enumerate(self.tokenizer.token_texts) if t.startswith("\n")}

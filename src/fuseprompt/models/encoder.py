@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.models.passes import PassSize
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower per
@@ -25,6 +26,7 @@ def run_by_length(
     *,
     embeds: Float[Tensor, "b s d"] | None = None,
     device: torch.device,
+    size: PassSize | None = None,
     padded_to: int = 1,
 ) -> Float[Tensor, "b o"]:
     """Call `forward` on batches of rows of equal length and put the results back in order.
@@ -36,19 +38,25 @@ def run_by_length(
         token_ids: Framed ids.
         embeds: Embeddings to use instead of the ids' own, shape (b, s, d).
         device: Where the model lives.
+        size: How large a pass may be, remembered by the caller; by default the estimate.
         padded_to: Tokens that `forward` fills shorter rows up to, so that passes stay small.
 
     Returns:
         Outputs, shape (b, o), in fp32 on `device`.
     """
+    size = size or PassSize(TOKENS_PER_PASS, device)
     parts: list[Tensor] = []
     order: list[Tensor] = []
     for length in torch.unique(token_ids.lengths).tolist():
-        rows = torch.nonzero(token_ids.lengths == length).flatten()
-        for chunk in torch.split(rows, max(1, TOKENS_PER_PASS // max(length, padded_to))):
+
+        def compute(chunk: Tensor, length: int = length) -> Tensor:
             ids = token_ids.ids[chunk, :length].to(device)
             part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
-            parts.append(forward(ids, part).float())
+            return forward(ids, part).float()
+
+        rows = torch.nonzero(token_ids.lengths == length).flatten()
+        for chunk, outputs in size.run(rows, max(length, padded_to), compute):
+            parts.append(outputs)
             order.append(chunk)
     result = torch.cat(parts)
     back = torch.argsort(torch.cat(order))

@@ -154,6 +154,7 @@ class ClipModel:
             token_ids,
             embeds=embeds,
             device=self._held.device,
+            size=self._held.pass_size,
             padded_to=self.padded_to,
         )
 

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
-from fuseprompt.models.encoder import run_by_length
+from fuseprompt.models.encoder import TOKENS_PER_PASS, run_by_length
+from fuseprompt.models.passes import PassSize
 from fuseprompt.models.selftest import check_embeddings, check_output, describe_unusual
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -51,6 +52,7 @@ class Pretrained:
         named = (tokenizer.max_length, count_positions(self.text_side))
         limits = [n for n in named if n is not None]
         self.max_length: int = min(limits, default=UNLIMITED)
+        self.pass_size = PassSize(TOKENS_PER_PASS, self.device)
         self.notes: tuple[str, ...] = describe_unusual(
             self.text_side,
             tokenizer,
@@ -111,7 +113,12 @@ class Pretrained:
                 return compute(ids)
 
         return run_by_length(
-            forward, token_ids, embeds=embeds, device=self.device, padded_to=padded_to
+            forward,
+            token_ids,
+            embeds=embeds,
+            device=self.device,
+            size=self.pass_size,
+            padded_to=padded_to,
         )
 
 

@@ -8,6 +8,7 @@ alone, in fp32 and without caches: what it says is what is reported. Read next:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Protocol, final, runtime_checkable
 
@@ -18,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
+from fuseprompt.models.prefix_cache import PrefixCache
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
@@ -331,6 +333,11 @@ class BoundObjective:
     objective: Objective
     problems: tuple[Problem, ...]
     terms: tuple[BoundTerm, ...]
+
+    @cached_property
+    def prefixes(self) -> PrefixCache:
+        """The primary's next-token probabilities; what is known lives as long as this object."""
+        return PrefixCache(self.objective.primary)
 
     def evaluate(
         self,

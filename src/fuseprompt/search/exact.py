@@ -6,7 +6,6 @@ Equal texts are computed once, also across problems. Nothing is predicted here
 
 from collections.abc import Mapping
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -17,36 +16,16 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 
 def next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:
-    """Return the log-probabilities after each beam; beams of equal length share a forward pass.
+    """Return the log-probabilities after each beam; only tokens that are new are computed.
 
     Where nothing precedes the first token, the end of another text stands before it.
 
     Raises:
         SearchError: If there is no beam.
     """
-    primary = bound.objective.primary
-    result: Tensor | None = None
-    ids, lengths = beams.token_ids.ids, beams.token_ids.lengths
-    for length in torch.unique(lengths).tolist():
-        rows = torch.nonzero(lengths == length).flatten()
-        context, copies = _distinct(ids[rows, :length])
-        if length + len(primary.begin_ids) == 0:
-            context = primary.end_ids[:1][None]
-        log_probs = primary.next_log_probs(context).cpu()[copies]
-        if result is None:
-            result = torch.empty(len(beams), log_probs.shape[1])
-        result[rows] = log_probs
-    if result is None:
+    if not len(beams):
         raise SearchError("A step needs at least one beam.")
-    return result
-
-
-def _distinct(rows: Int[Tensor, "n s"]) -> tuple[Int[Tensor, "m s"], Int[Tensor, " n"]]:
-    """Return the distinct rows, and which of them each row is."""
-    if not rows.shape[1]:  # All are equal, which torch.unique refuses to say.
-        return rows[:1], torch.zeros(len(rows), dtype=torch.long)
-    distinct, inverse = torch.unique(rows, dim=0, return_inverse=True)
-    return distinct, inverse
+    return bound.prefixes.next_log_probs(beams.token_ids)
 
 
 def exact_losses(
