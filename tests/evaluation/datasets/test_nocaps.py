@@ -56,7 +56,8 @@ def test_an_unknown_domain_is_refused(tmp_path: Path) -> None:
         read_dataset("nocaps", tmp_path)
 
 
-def test_ids_of_open_images_are_refused(tmp_path: Path) -> None:
-    file = write_json(tmp_path / "x.json", [{"image_id": "00aa", "caption": "A bear."}])
+@pytest.mark.parametrize("id_", ["0013ea2087020901", "0013112087020901", "bear"])
+def test_ids_of_open_images_are_refused(id_: str, tmp_path: Path) -> None:
+    file = write_json(tmp_path / "x.json", [{"image_id": id_, "caption": "A bear."}])
     with pytest.raises(DatasetError, match="expected a NoCaps image id"):
         read_dataset("nocaps", file)

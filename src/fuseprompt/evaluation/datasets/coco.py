@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets.forms import Row
-from fuseprompt.evaluation.datasets.gather import Found, gather
+from fuseprompt.evaluation.datasets.gather import Found, gather, trailing_number
 from fuseprompt.evaluation.datasets.lines import read_rows
 from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
-from fuseprompt.evaluation.datasets.source import Counts, Source, coco_id
+from fuseprompt.evaluation.datasets.source import Counts, Source
 
 SPLITS: Final = ("val2014", "train2014", "val2017", "train2017")
 
@@ -50,6 +51,28 @@ def gather_coco(rows: Iterable[Row], root: Path, *, split: str) -> Found:
         return next((name for name in names if folders.has(name)), names[0])
 
     return gather(rows, folders, id_of=coco_id, name_of=name_of)
+
+
+def coco_id(row: Row) -> str:
+    """Return the COCO id of a row: its id, else the number in the name of the image.
+
+    Raises:
+        DatasetError: If there is no number, or id and name have two different ones.
+    """
+    of_id = trailing_number(row.id)
+    of_name = trailing_number(row.image)
+    number = of_name if of_id is None else of_id
+    if number is None:
+        raise DatasetError(
+            f"{row.place}: expected a COCO image id or a name such as "
+            f"COCO_val2014_000000000007.jpg, got {(row.id or row.image)!r}."
+        )
+    if of_id is not None and of_name not in (None, of_id):
+        raise DatasetError(
+            f"{row.place}: the id is {of_id}, the image is {row.image!r}. Both must be of one "
+            "image: mend the file."
+        )
+    return str(number)
 
 
 def _names(row: Row, split: str) -> list[str]:

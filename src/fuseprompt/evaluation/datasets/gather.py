@@ -30,6 +30,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
+@final
 @dataclass
 class _Image:
     place: str

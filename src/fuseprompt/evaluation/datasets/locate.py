@@ -61,6 +61,7 @@ class ImageFolders:
         # Texts, since joining and hashing 40,000 paths takes seconds.
         self._bases = [str(root / folder) for folder in folders]
         self._listed: dict[str, frozenset[str]] = {}
+        self._everywhere: frozenset[str] | None = None
 
     def find(self, name: str, *, place: str) -> Path:
         """Return where an image is, or where it would be expected if it is nowhere.
@@ -90,8 +91,9 @@ class ImageFolders:
 
     def has(self, name: str) -> bool:
         """Return whether one of the folders has a file of this name, its folders left aside."""
-        last = re.split(r"[\\/]", name)[-1]
-        return any(last in self._names(base) for base in self._bases)
+        if self._everywhere is None:
+            self._everywhere = frozenset().union(*map(self._names, self._bases))
+        return re.split(r"[\\/]", name)[-1] in self._everywhere
 
     def _names(self, folder: str) -> frozenset[str]:
         """Return the names in a folder; one look at a folder is cheaper than one at every image."""

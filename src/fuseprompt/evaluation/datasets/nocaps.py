@@ -12,7 +12,7 @@ from typing import Final
 
 from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets.forms import Row
-from fuseprompt.evaluation.datasets.gather import Found, gather, trailing_number
+from fuseprompt.evaluation.datasets.gather import Found, gather
 from fuseprompt.evaluation.datasets.lines import read_rows
 from fuseprompt.evaluation.datasets.locate import ImageFolders, annotation_file, image_root
 from fuseprompt.evaluation.datasets.source import Counts, Source
@@ -61,13 +61,14 @@ def _with_domains(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _id(row: Row) -> str:
-    number = trailing_number(row.id)
-    if number is None:
+    stem = row.id.partition(".")[0]  # ViECap has "4499.jpg"
+    # Ids of Open Images have 16 digits, which may all be decimal.
+    if not (stem.isascii() and stem.isdigit() and len(stem) < 16):
         raise DatasetError(
             f"{row.place}: expected a NoCaps image id, a whole number, got {row.id!r}. "
             "Ids of Open Images do not do."
         )
-    return str(number)
+    return str(int(stem))
 
 
 def _domain_notes(domains: Iterable[str]) -> list[str]:

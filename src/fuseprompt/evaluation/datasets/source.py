@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets.base import Item
 from fuseprompt.evaluation.datasets.forms import Row
-from fuseprompt.evaluation.datasets.gather import Found, trailing_number
+from fuseprompt.evaluation.datasets.gather import Found
 
 
 @final
@@ -71,28 +70,6 @@ def different_counts(source: Source, split: str, items: tuple[Item, ...]) -> tup
     if published.captions is not None and captions and captions != published.captions:
         notes.append(f"{captions:,} captions, published are {published.captions:,}")
     return tuple(notes)
-
-
-def coco_id(row: Row) -> str:
-    """Return the COCO id of a row: its id, else the number in the name of the image.
-
-    Raises:
-        DatasetError: If there is no number, or id and name have two different ones.
-    """
-    of_id = trailing_number(row.id)
-    of_name = trailing_number(row.image)
-    number = of_name if of_id is None else of_id
-    if number is None:
-        raise DatasetError(
-            f"{row.place}: expected a COCO image id or a name such as "
-            f"COCO_val2014_000000000007.jpg, got {(row.id or row.image)!r}."
-        )
-    if of_id is not None and of_name not in (None, of_id):
-        raise DatasetError(
-            f"{row.place}: the id is {of_id}, the image is {row.image!r}. Both must be of one "
-            "image: mend the file."
-        )
-    return str(number)
 
 
 def of_split(rows: list[Row], split: str, *, also: tuple[str, ...] = ()) -> list[Row]:
