@@ -71,7 +71,7 @@ class PassSize:
             # Outside the handler, whose traceback holds on to the failed pass's tensors.
             if not result:
                 self.tokens = len(chunk) // 2 * max(row_tokens, 1)
-                if torch.cuda.is_initialized():
+                if torch.cuda.is_available():
                     torch.cuda.empty_cache()
                 continue
             start += len(chunk)
