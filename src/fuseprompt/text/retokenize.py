@@ -75,13 +75,9 @@ class PaddedIds:
 
 def concatenate(left: PaddedIds, right: PaddedIds) -> PaddedIds:
     """Join two padded batches row by row, the right row starting where the left one ends."""
-    width = left.ids.shape[1] + right.ids.shape[1]
-    ids = torch.zeros(len(left), width, dtype=torch.long)
-    ids[:, : left.ids.shape[1]] = left.ids
-    at = left.lengths[:, None] + torch.arange(right.ids.shape[1])
-    inside = torch.arange(right.ids.shape[1]) < right.lengths[:, None]
-    rows = torch.arange(len(left))[:, None].expand_as(at)
-    ids[rows[inside], at[inside]] = right.ids[inside]
+    ids = torch.nn.functional.pad(left.ids, (0, right.ids.shape[1]))
+    # Zeros beyond a row's length: what is written past the end of a right row is zero already.
+    ids.scatter_(1, left.lengths[:, None] + torch.arange(right.ids.shape[1]), right.ids)
     lengths = left.lengths + right.lengths
     return PaddedIds(ids[:, : int(lengths.max()) if len(left) else 0], lengths)
 
@@ -236,10 +232,13 @@ class RetokenizationTable:
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
-        piece_lengths = self.pieces.lengths[tokens]
-        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (piece_lengths > 0)
+        lengths = self.pieces.lengths[tokens]
+        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (lengths > 0)
         fast &= trusted.new_words == 1.0
-        parts = PaddedIds(self.pieces.ids[tokens] * fast[:, None], piece_lengths * fast)
+        lengths = lengths * fast
+        # Few tokens have as many pieces as the longest: cut before copying.
+        most = int(lengths.max()) if len(lengths) else 0
+        parts = PaddedIds(self.pieces.ids[:, :most][tokens] * fast[:, None], lengths)
         base = stems[rows]
         slow = torch.nonzero(~fast).flatten()
         answered = len(tokens) - len(slow)
@@ -256,10 +255,10 @@ class RetokenizationTable:
             ids[slow, : tails.ids.shape[1]] = tails.ids
             keep_mask = torch.arange(base.ids.shape[1]) < base_lengths[:, None]
             base, parts = PaddedIds(base.ids * keep_mask, base_lengths), PaddedIds(ids, lengths)
-        joined = concatenate(base, parts)
         end = torch.tensor(secondary.suffix_ids, dtype=torch.long)
         ends = PaddedIds(end.expand(len(tokens), -1), torch.full((len(tokens),), len(end)))
-        return concatenate(joined, ends), answered / max(len(tokens), 1)
+        # The short ones first: joining costs their width.
+        return concatenate(base, concatenate(parts, ends)), answered / max(len(tokens), 1)
 
     def _continue(
         self,
