@@ -47,7 +47,8 @@ class Sizes:
         steps: Tokens that are appended.
         search_width: Candidates per beam.
         beam_width: Beams.
-        counts: Captions at once, by shape.
+        counts: Captions at once.
+        forward_rows: Rows of a bare forward pass.
     """
 
     small: bool
@@ -55,11 +56,14 @@ class Sizes:
     search_width: int
     beam_width: int
     counts: tuple[int, ...]
+    forward_rows: int
 
 
 #: The paper's settings (section 4.2), 16 tokens.
-PAPER = Sizes(small=False, steps=16, search_width=512, beam_width=5, counts=(1, 64))
-SMALL = Sizes(small=True, steps=2, search_width=16, beam_width=2, counts=(1, 2))
+PAPER = Sizes(
+    small=False, steps=16, search_width=512, beam_width=5, counts=(1, 64), forward_rows=2048
+)
+SMALL = Sizes(small=True, steps=2, search_width=16, beam_width=2, counts=(1, 2), forward_rows=32)
 
 
 def main() -> int:
@@ -128,7 +132,7 @@ def measure(rows: Rows, device_name: str, sizes: Sizes) -> int:
             differs = compare_with_cpu(rows, setup, vocabularies, small=sizes.small)
             if differs > USELESS:
                 return 1
-            measure_forwards(rows, setup, device)
+            measure_forwards(rows, setup, sizes, device)
         for count in sizes.counts:
             measure_search(rows, shape, setup, sizes, count=count, device=device)
         del setup
@@ -172,7 +176,7 @@ def compare_with_cpu(
     return largest
 
 
-def measure_forwards(rows: Rows, setup: "Setup", device: "torch.device") -> None:
+def measure_forwards(rows: Rows, setup: "Setup", sizes: Sizes, device: "torch.device") -> None:
     """Write how many rows per second bare forward passes read: what bounds any search."""
     import torch
 
@@ -182,13 +186,13 @@ def measure_forwards(rows: Rows, setup: "Setup", device: "torch.device") -> None
     for term in objective.terms:
         model = term.model
         for length in (3, 12, 18):
-            ids = torch.randint(len(model.vocabulary), (2048, length))
+            ids = torch.randint(len(model.vocabulary), (sizes.forward_rows, length))
             ids[:, -1] = model.tokenizer.suffix_ids[-1]
             padded = PaddedIds(ids, torch.full((len(ids),), length))
             seconds = best_seconds(lambda p=padded, m=model: m.outputs(p), device)
             rate = round(len(ids) / seconds)
             rows.write("forward", term=term.name, tokens=length, rows_per_s=rate)
-    ids = torch.randint(len(objective.primary.vocabulary), (320, 16))
+    ids = torch.randint(len(objective.primary.vocabulary), (sizes.forward_rows // 4, 16))
     seconds = best_seconds(lambda: objective.primary.next_log_probs(ids), device)
     rows.write("forward", term="fluency", tokens=16, rows_per_s=round(len(ids) / seconds))
 

@@ -56,7 +56,7 @@ class Widths:
 
 #: The paper's 512 where the run ends in time with it.
 WIDTHS: Final[Mapping[str, Widths]] = {
-    "paper2": Widths(512, 256, 128),
+    "paper2": Widths(512, 128, 128),
     "paper3": Widths(512, 64, 96),
     "offline": Widths(512, 64, 256),
 }
