@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import Slots, TokenScorer
-from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
+from fuseprompt.transfer.combined import BlendTransfer, SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
@@ -115,3 +116,28 @@ def test_continuations_of_a_union_are_the_first_transfer_s() -> None:
     union = UnionTransfer(FIRST, NoTransfer()).bind(gpt2(), term.table, term)
     first = FIRST.bind(gpt2(), term.table, term)
     assert torch.equal(union.continuations(TEXTS, tokens), first.continuations(TEXTS, tokens))
+
+
+def test_a_blend_is_the_weighted_mean_of_both_kinds_of_losses() -> None:
+    loss = linear_loss()
+    first, second = torch.randn(2, 9), torch.randn(2, 9)
+    scorer = BlendTransfer(Fixed(first), Fixed(second), 0.75).bind(gpt2(), table_for(loss), loss)
+    want = 0.25 * first + 0.75 * second
+    words = torch.tensor([0, 2, 3, 8])
+    torch.testing.assert_close(scorer.new_words(SLOTS, words), want[:, words])
+    tokens = torch.tensor([[1, 4], [5, 0]])
+    torch.testing.assert_close(scorer.continuations(SLOTS, tokens), want.gather(1, tokens))
+    # A handful of candidates gets the same scores as many: nothing is standardised.
+    torch.testing.assert_close(scorer.new_words(SLOTS, words[:1]), want[:, :1])
+
+
+def test_a_blend_costs_what_both_cost() -> None:
+    loss = linear_loss()
+    pair = Fixed(torch.zeros(2, 9), cost=3.0), Fixed(torch.zeros(2, 9), cost=4.0)
+    assert BlendTransfer(*pair).bind(gpt2(), table_for(loss), loss).cost == 7.0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_is_between_0_and_1(share: float) -> None:
+    with pytest.raises(ValueError, match="share must be between 0 and 1"):
+        BlendTransfer(share=share)

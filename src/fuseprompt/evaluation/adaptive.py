@@ -22,7 +22,7 @@ from fuseprompt.evaluation.rankers import (
 )
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
-from fuseprompt.transfer import Transfer, WordTable
+from fuseprompt.transfer import FrameTable, Transfer, WordTable
 from fuseprompt.transfer.surrogate import CONSIDERED, Surrogate, word_directions
 
 #: Exact losses asked for in each round.
@@ -32,7 +32,7 @@ ROUNDS: Final = (16, 16, 16, 16, 64, 128)
 @final
 @dataclass(frozen=True)
 class SurrogateRanker:
-    """A transfer corrected by exact losses between rounds; continuations are not corrected.
+    """A transfer corrected by exact losses between rounds, where the table knows the token.
 
     Attributes:
         transfer: Predicts every candidate before the first round.
@@ -40,7 +40,8 @@ class SurrogateRanker:
         linearisation: Where the transfer linearises.
         num_continuations: As in `TransferRanker`.
         surrogate: What a loss says of other words.
-        words: The table whose vectors say which words are alike.
+        words: The table whose vectors say which tokens are alike; a word table knows no
+            continuations, so that these are not corrected.
     """
 
     transfer: Transfer
@@ -48,7 +49,7 @@ class SurrogateRanker:
     linearisation: str = ""
     num_continuations: int | None = NUM_CONTINUATIONS
     surrogate: Surrogate = field(default_factory=Surrogate)
-    words: WordTable = field(default_factory=WordTable)
+    words: WordTable | FrameTable = field(default_factory=WordTable)
 
     def bind(
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
@@ -75,7 +76,7 @@ class _SurrogateRanking:
         before = self.first.predict(place)
         predicted = before.scores[question.problem, chosen]
         rows = self.row_of[place.tokens[chosen]]
-        known = torch.nonzero(place.is_new[chosen] & (rows >= 0)).flatten()
+        known = torch.nonzero(rows >= 0).flatten()
         likely = torch.argsort(place.log_probs[chosen], descending=True, stable=True)
         first = question.prior + question.weight * predicted
         few = torch.sort(known[torch.argsort(first[known], stable=True)[:CONSIDERED]]).values

@@ -10,7 +10,9 @@ from fuseprompt.evaluation.rankers import LanguageModelRanker, Ranker, TransferR
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.transfers import FittedTransfer
 from fuseprompt.transfer import (
+    BlendTransfer,
     CommonWords,
+    FrameTable,
     PositionwiseTransfer,
     RandomTransfer,
     RelinearizedTransfer,
@@ -28,6 +30,7 @@ def default_name() -> str:
 
 def all_rankers() -> tuple[Ranker, ...]:
     """Return everything that is judged, in the order of the tables."""
+    few = BlendTransfer(RetokenizedTransfer(CommonWords(4)))
     wide = RetokenizedTransfer(CommonWords(64))
     return (
         LanguageModelRanker(),
@@ -42,6 +45,11 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(RelinearizedTransfer(), "relinearized", "common-16, then best 16", None),
         TransferRanker(SumTransfer(), "sum", "common-16", None),
         TransferRanker(UnionTransfer(), "union", "common-16", None),
+        TransferRanker(FrameTable(), "frames", "", None),
+        TransferRanker(few, "blend-4", "common-4", None),
+        TransferRanker(BlendTransfer(), "blend", "common-16", None),
         SurrogateRanker(WordTable(), "surrogate of table", "", 16),
         SurrogateRanker(SumTransfer(), "surrogate of sum", "common-16", None),
+        SurrogateRanker(FrameTable(), "surrogate of frames", "", None, words=FrameTable()),
+        SurrogateRanker(few, "surrogate of blend-4", "common-4", None, words=FrameTable()),
     )

@@ -5,9 +5,10 @@ Read next: `fuseprompt.transfer.base`.
 
 from fuseprompt.transfer.adapter import FuseAdapter
 from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
-from fuseprompt.transfer.combined import SumTransfer, UnionTransfer
+from fuseprompt.transfer.combined import BlendTransfer, SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
 from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fit_adapter
+from fuseprompt.transfer.frame_table import FrameTable
 from fuseprompt.transfer.linearise import CommonWords, Linearisation, VocabularyMean
 from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
@@ -18,8 +19,10 @@ from fuseprompt.transfer.word_table import WordTable
 
 __all__ = [
     "AdapterFitter",
+    "BlendTransfer",
     "CommonWords",
     "FitSettings",
+    "FrameTable",
     "FuseAdapter",
     "JacobianTable",
     "Linearisation",

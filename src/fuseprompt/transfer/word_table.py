@@ -6,9 +6,7 @@ word. Continuations get the table's answer for the whole last word, computed whe
 remembered.
 """
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +21,7 @@ from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
+from fuseprompt.transfer.kept_vectors import read_or_make
 
 #: The neutral frame in which a word stands alone.
 FRAME: Final = "This is about{word}."
@@ -182,29 +181,20 @@ def load_or_make(
     Returns:
         The model's output for each distinct word, and the row of each primary token.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     words, row_of = distinct_words(table)
     file = folder / f"{fingerprint(model, table)}.safetensors"
     # A table without words is as wide as any: the width comes from a word of its own.
     probe = framed_outputs(model, words[:1] or [" it"])[: len(words)]
-    known = _read(file)
-    fits = known is not None and known.shape == (len(words), probe.shape[1])
-    if known is not None and fits and torch.allclose(known[:1], probe, atol=1e-4):
-        return known, row_of
-    parts = [probe[:0]]
-    for start in range(0, len(words), _CHUNK):
-        parts.append(framed_outputs(model, words[start : start + _CHUNK]))
-        if on_progress is not None:
-            on_progress(min(start + _CHUNK, len(words)), len(words))
-    vectors = torch.cat(parts)
-    with contextlib.suppress(OSError, SafetensorError):  # Not kept where nothing can be written.
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f"{file.name}.{os.getpid()}")
-        save_file({"vectors": vectors.contiguous()}, partial)
-        partial.replace(file)  # Atomic: a reader sees a whole table or none.
-    return vectors, row_of
+
+    def make() -> Tensor:
+        parts = [probe[:0]]
+        for start in range(0, len(words), _CHUNK):
+            parts.append(framed_outputs(model, words[start : start + _CHUNK]))
+            if on_progress is not None:
+                on_progress(min(start + _CHUNK, len(words)), len(words))
+        return torch.cat(parts)
+
+    return read_or_make(file, len(words), probe, make), row_of
 
 
 def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, " v"]]:
@@ -227,18 +217,6 @@ def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, "
     first = torch.full((len(distinct),), len(pieces), dtype=torch.long)
     first.scatter_reduce_(0, inverse, tokens, reduce="amin")
     return [table.primary.token_texts[t] for t in first.tolist()], row_of
-
-
-def _read(file: Path) -> Float[Tensor, "w o"] | None:
-    """Return the vectors in a file; None if there is none, or a damaged one."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        vectors: Tensor = load_file(file)["vectors"]
-    except (OSError, KeyError, SafetensorError):
-        return None
-    return vectors
 
 
 def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
