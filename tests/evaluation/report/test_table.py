@@ -47,7 +47,8 @@ def test_each_tone_has_a_table_with_its_own_rows() -> None:
     assert "### positive" in section
     assert "### negative" in section
     assert "| **this run** |  | 30.00 | 25.00 | 90.00 |" in section
-    assert "tone: 90.00, by a lexicon; on people's captions: 0.950." in section
+    assert "tone: 90.00, by a lexicon, which the captions were not optimised for;" in section
+    assert "for; on people's captions: 0.950." in section
     assert "| ConZIC | no | 1.78 | 5.54 | 99.10 |" in section
 
 
@@ -56,7 +57,7 @@ def test_other_datasets_show_all_that_was_measured_and_no_rows_of_others() -> No
     section = score_section("folder", "all", {"": scores(clip_score=judged, fluency=2.0)})
     assert len(rows_of(section)) == 3
     assert len(rows_of(section)[0]) == 1 + len(METRICS) + 2
-    assert "by offline:image-text, which the captions were optimised for." in section
+    assert "by offline:image-text, **which the captions were optimised for**." in section
     assert "FUSE" not in section
 
 
@@ -71,6 +72,7 @@ def test_the_same_dataset_in_another_split_is_not_compared() -> None:
         ("fluency", 2.5, "2.500"),
         ("meteor", None, "-"),
         ("spice", Unavailable("x"), "-"),
+        ("sentiment_accuracy:vader", 0.5, "50.00"),
         ("sentiment_accuracy", Judged(0.838, "j", independent=True), "83.80"),
     ],
 )

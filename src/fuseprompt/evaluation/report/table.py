@@ -22,6 +22,13 @@ TITLES: Final[Mapping[str, str]] = {
 #: Shown in percent. Beside these only shares are: a likelihood in nats is no share.
 PERCENT: Final = frozenset({*METRICS, "sentiment_accuracy"})
 
+#: What is said of a judge, by whether it is independent of the captions; None if nobody knows.
+_KINDS: Final[Mapping[bool | None, str]] = {
+    True: ", which the captions were not optimised for",
+    False: ", **which the captions were optimised for**",
+    None: ", of which it is not known whether the captions were optimised for it",
+}
+
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; whatever stands in a cell stays in it.
@@ -66,7 +73,8 @@ def show(metric: str, value: Value | Judged | None) -> str:
     if value is None or isinstance(value, Unavailable):
         return "-"
     number = value.value if isinstance(value, Judged) else value
-    return f"{100 * number:.2f}" if metric in PERCENT else f"{number:.3f}"
+    # Of several judges of the tone all but the first have their name in the metric's.
+    return f"{100 * number:.2f}" if metric.partition(":")[0] in PERCENT else f"{number:.3f}"
 
 
 def _table(scores: Scores, peers: Sequence[PeerRow], name: str) -> str:
@@ -96,7 +104,7 @@ def _notes(scores: Scores, peers: Sequence[PeerRow]) -> str:
         if isinstance(value, Unavailable):
             lines.append(f"{title}: not available: {value.reason}")
         elif isinstance(value, Judged):
-            kind = "" if value.independent else ", which the captions were optimised for"
+            kind = _KINDS[value.independent]
             details = "".join(f"; {name}: {number:.3f}" for name, number in value.details.items())
             lines.append(f"{title}: {show(metric, value)}, by {value.by}{kind}{details}.")
     lines += scores.notes
