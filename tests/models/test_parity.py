@@ -57,6 +57,11 @@ def test_language_models_go_on_from_a_past(built: Built) -> None:
         assert not any("keys and values" in note for note in built.ours.notes)
 
 
+def test_only_causal_text_towers_go_on_from_a_stem(built: Built) -> None:
+    if built.family.kind == "image-text":
+        assert (built.ours.start_cache() is not None) == (built.family.name == "CLIP")
+
+
 def test_the_gradient_is_autograd_s(built: Built) -> None:
     if built.family.kind != "lm":
         assert gradient_error(built) <= TOLERANCE

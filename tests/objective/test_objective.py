@@ -124,6 +124,27 @@ def test_a_candidate_scores_what_its_text_scores(which: int) -> None:
     assert 0.0 <= share <= 1.0
 
 
+def test_a_candidate_costs_the_tokens_after_its_last_unchanged_one() -> None:
+    texts, rows, tokens, problems = some_candidates()
+    term = bound().terms[0]
+    assert term.stems is not None
+    losses, _ = term.score(texts, rows, tokens, problems)
+    ids, _ = term.table.extend(texts, rows, tokens)
+    whole = int(torch.unique(torch.cat([ids.lengths[:, None], ids.ids], dim=1), dim=0)[:, 0].sum())
+    assert term.stems.num_computed < 0.6 * whole
+    by_text = {}
+    for row in (0, len(tokens) // 2, len(tokens) - 1):
+        one = [t[row : row + 1] for t in (rows, tokens, problems)]
+        by_text[row], _ = bound().terms[0].score(texts, *one)
+    assert losses[list(by_text)].tolist() == pytest.approx(
+        torch.cat(list(by_text.values())).tolist()
+    )
+
+
+def test_only_a_tower_that_goes_on_has_stems() -> None:
+    assert [term.stems is None for term in bound().terms] == [False, True]
+
+
 def test_equal_texts_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     term = bound().terms[0]
     seen = []

@@ -5,7 +5,7 @@ a transfer sees of a term. No family of models is named here; `causal_lm`, `enco
 hold them. Read next: `fuseprompt.models.encoder`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -126,6 +126,11 @@ class CausalModel(HasVocabulary, Protocol):
 #: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
 #: of tokens, and all that later tokens need of them. Never changed, only selected from.
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
+
+
+def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Return how much memory keys and values take up."""
+    return sum(t.numel() * t.element_size() for pair in key_values for t in pair)
 
 
 @runtime_checkable

@@ -20,6 +20,8 @@ from fuseprompt.models.encoder import run_by_length
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.models.selftest import check_output
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.text_tower import TextTower, shares_stems
+from fuseprompt.models.tower_cache import TowerCache
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -118,6 +120,7 @@ class ClipModel:
             self.notes += (
                 f"It reads padding, so every text is padded to {self.padded_to} tokens.",
             )
+        self._tower = self._find_tower()
 
     @classmethod
     def load(
@@ -172,11 +175,27 @@ class ClipModel:
         check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
 
-    def _compute(
-        self, ids: Int[Tensor, "b s"], mask: Int[Tensor, "b s"] | None = None
-    ) -> Float[Tensor, "b o"]:
-        masked = {} if mask is None else {"attention_mask": mask}
-        features = _vector(self._held.module.get_text_features(input_ids=ids, **masked))
+    def start_cache(self) -> TowerCache | None:
+        """Return an empty cache for texts that begin alike; `None` if the tower is not causal."""
+        if self._tower is None:
+            return None
+        return TowerCache(self._tower, self.outputs)
+
+    def _find_tower(self) -> TextTower | None:
+        """Return the text tower if its passes can start behind a stem, which is tried out."""
+        if self.padded_to is not None:
+            return None
+        tower = TextTower(
+            self._compute,
+            self._held.text_side.config,
+            device=self._held.device,
+            size=self._held.pass_size,
+        )
+        row = self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))
+        return tower if shares_stems(tower, self._compute, row) else None
+
+    def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:
+        features = _vector(self._held.module.get_text_features(input_ids=ids, **more))
         return torch.nn.functional.normalize(features, dim=-1)
 
     def _compute_padded(
@@ -186,14 +205,16 @@ class ClipModel:
         assert padding is not None, "found by padding a text"
         sides = (room, 0) if padding.on_left else (0, room)
         full = torch.nn.functional.pad(ids, sides, value=padding.token_id)
-        mask = torch.nn.functional.pad(torch.ones_like(ids), sides) if padding.has_mask else None
+        masked: dict[str, Tensor] = {}
+        if padding.has_mask:
+            masked["attention_mask"] = torch.nn.functional.pad(torch.ones_like(ids), sides)
         if embeds is None:
             with torch.no_grad():
-                return self._compute(full, mask)
+                return self._compute(full, **masked)
         fill = self.vocabulary[padding.token_id].expand(len(ids), room, -1)
         parts = (fill, embeds) if padding.on_left else (embeds, fill)
         with replaced_embeddings(self._held.text_side, torch.cat(parts, dim=1)):
-            return self._compute(full, mask)
+            return self._compute(full, **masked)
 
     @torch.no_grad()
     def _reads_padding(self) -> bool:
@@ -205,7 +226,7 @@ class ClipModel:
         ids = torch.tensor([[*row, padding.token_id]], device=self._held.device)
         mask = torch.ones_like(ids)
         mask[:, -1] = 0
-        cosine = (self._compute(ids[:, :-1]) * self._compute(ids, mask)).sum()
+        cosine = (self._compute(ids[:, :-1]) * self._compute(ids, attention_mask=mask)).sum()
         return float(cosine) < 1.0 - 1e-4
 
 

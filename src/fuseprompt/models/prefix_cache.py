@@ -4,7 +4,7 @@ A `PrefixCache` keeps the keys and values of the rows it saw, found again by the
 themselves: whichever beams survive, are copied or come back later, a row goes on from the longest
 beginning that any known row shares with it. Nothing has to be reordered, and nothing that a caller
 does can make an entry wrong. It belongs to one search and never to the model. Not here: texts of a
-secondary (`fuseprompt.models.stem_cache`). Read next: `fuseprompt.models.causal_lm`.
+secondary (`fuseprompt.models.tower_cache`). Read next: `fuseprompt.models.causal_lm`.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import CausalModel, ContinuingModel, KeyValues
+from fuseprompt.models.base import CausalModel, ContinuingModel, KeyValues, count_bytes
 from fuseprompt.models.encoder import TOKENS_PER_PASS
 from fuseprompt.models.passes import PassSize
 from fuseprompt.text.retokenize import PaddedIds
@@ -42,7 +42,7 @@ class _Entry:
 
     @property
     def num_bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for pair in self.key_values for t in pair)
+        return count_bytes(self.key_values)
 
 
 @final

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.models.base import CausalModel, EmbedLoss, TextModel
+from fuseprompt.models.base import CausalModel, EmbedLoss, StemCache, StemSharing, TextModel
 from fuseprompt.models.prefix_cache import PrefixCache
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
@@ -169,6 +169,22 @@ class BoundTerm:
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
+    @cached_property
+    def stems(self) -> StemCache | None:
+        """What is known of the texts that candidates extend, for as long as this object lives."""
+        return self.model.start_cache() if isinstance(self.model, StemSharing) else None
+
+    def _outputs(
+        self, token_ids: PaddedIds, texts: Sequence[str], rows: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b o"]:
+        """Return the model's outputs for framed ids that extend the texts `rows` points to."""
+        if self.stems is None:
+            return self.model.outputs(token_ids)
+        tokenizer = self.model.tokenizer
+        encoded = tokenizer.encode_batch(texts)
+        begun = PaddedIds.from_lists([[*tokenizer.prefix_ids, *ids] for ids in encoded])
+        return self.stems.outputs(token_ids, begun, rows)
+
     @torch.no_grad()
     def score(
         self,
@@ -205,7 +221,8 @@ class BoundTerm:
             alone = torch.full((len(distinct),), float("inf"))
             alone[fits] = self.loss(texts_that_fit, distinct[fits, 1]).float().cpu()
             return alone[inverse], share
-        outputs = self.model.outputs(texts_that_fit)
+        stem_of = torch.full((len(distinct),), len(texts)).scatter_reduce(0, inverse, rows, "amin")
+        outputs = self._outputs(texts_that_fit, texts, stem_of[fits])
         row_of = torch.full((len(distinct),), -1).scatter(0, fits, torch.arange(len(fits)))
         kept = row_of[inverse] >= 0
         losses = torch.full((len(tokens),), float("inf"))

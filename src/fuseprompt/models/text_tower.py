@@ -1,0 +1,185 @@
+"""A causal text tower whose passes can start behind a beginning that is already known (a *stem*).
+
+In a causal tower such as CLIP's the beginning of a text does not depend on its end, so the keys and
+values of a stem serve every text that begins with it. The library has no cache for such towers:
+for a pass, the tower's attention is exchanged for one that also sees the stem. Whether that is
+right for a model is tried out when it is loaded (`shares_stems`), not looked up. Nothing is
+remembered here. Read next: `fuseprompt.models.tower_cache`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import KeyValues, count_bytes
+from fuseprompt.models.passes import PassSize
+from fuseprompt.text.retokenize import PaddedIds
+
+#: Largest difference between a normalised feature with stems and without.
+TOLERANCE: Final = 1e-4
+
+#: Under this name the library knows the attention below.
+_ATTENTION: Final = "fuseprompt_stems"
+
+
+@final
+@dataclass(eq=False)
+class _Pass:
+    """What attention has to know during one forward pass; layers are called in order.
+
+    Attributes:
+        stems: Keys and values of the stems, or () to compute some.
+        rows: Stem of each row of the pass, shape (b,).
+        visible: Which keys each position sees: its stem's, then its own; shape (b, 1, s, t + s).
+        key_values: Keys and values of the pass's own tokens, filled layer by layer.
+        layer: Layers that were called.
+    """
+
+    stems: KeyValues
+    rows: Int[Tensor, " b"]
+    visible: Tensor
+    key_values: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    layer: int = 0
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:
+        """Return the attention of one layer, shape (b, s, heads, d)."""
+        if self.stems:
+            stem_keys, stem_values = self.stems[self.layer]
+            keys = torch.cat([stem_keys[self.rows], keys], dim=2)
+            values = torch.cat([stem_values[self.rows], values], dim=2)
+        else:
+            self.key_values.append((keys, values))
+        self.layer += 1
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=self.visible, scale=scaling
+        )
+        return attended.transpose(1, 2).contiguous()
+
+
+@final
+class TextTower:
+    """A text tower whose passes can start behind a stem.
+
+    Args:
+        compute: From ids, shape (b, s), and keywords `position_ids` and `stem_pass`, which reach
+            the tower's own layers, to features, shape (b, o).
+        config: The tower's configuration, which names its attention.
+        device: Where it is.
+        size: How large its passes may be.
+
+    Attributes:
+        token_bytes: Bytes of keys and values of one token; 0 before any were computed.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[..., Float[Tensor, "b o"]],
+        config: Any,
+        *,
+        device: torch.device,
+        size: PassSize,
+    ) -> None:
+        self._compute = compute
+        self._config = config
+        self.device = device
+        self.size = size
+        self.token_bytes = 0
+
+    @torch.no_grad()
+    def start(self, stems: PaddedIds) -> KeyValues:
+        """Return keys and values of stems; those beyond a stem's length mean nothing."""
+        ids = stems.ids.to(self.device)
+        length = ids.shape[1]
+        causal = torch.ones(1, 1, length, length, dtype=torch.bool, device=self.device).tril()
+        now = _Pass((), torch.arange(len(ids), device=self.device), causal)
+        self._run(ids, now, torch.arange(length, device=self.device)[None])
+        self.token_bytes = count_bytes(now.key_values) // ids.numel()
+        return tuple(now.key_values)
+
+    @torch.no_grad()
+    def go_on(
+        self,
+        token_ids: Int[Tensor, "b s"],
+        stems: KeyValues,
+        rows: Int[Tensor, " b"],
+        kept: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b o"]:
+        """Return the features of texts from their tokens after the stem.
+
+        Args:
+            token_ids: Tokens after the kept ones, shape (b, s).
+            stems: Keys and values of all stems.
+            rows: Stem of each text, shape (b,).
+            kept: Tokens of the stem that each text begins with, shape (b,).
+        """
+        ids, rows, kept = (t.to(self.device) for t in (token_ids, rows, kept))
+        length, width = ids.shape[1], stems[0][0].shape[2]
+        at = torch.arange(max(length, width), device=self.device)
+        known = (at[:width] < kept[:, None])[:, None, None].expand(-1, 1, length, -1)
+        own = (at[:length] <= at[:length, None]).expand(len(ids), 1, -1, -1)
+        now = _Pass(stems, rows, torch.cat([known, own], dim=-1))
+        return self._run(ids, now, kept[:, None] + at[:length]).float()
+
+    def _run(self, ids: Tensor, now: _Pass, positions: Tensor) -> Tensor:
+        with _attention(self._config):
+            return self._compute(ids, position_ids=positions, stem_pass=now)
+
+
+@contextmanager
+def _attention(config: Any) -> Iterator[None]:
+    """Make a tower attend as `_Pass` says, for the time being."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_ATTENTION, _attend)
+    usual = config._attn_implementation
+    config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = usual
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    stem_pass: _Pass,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend as `AttentionInterface` wants it; there is no padding, so no mask is needed."""
+    del module, attention_mask
+    return stem_pass.attend(query, key, value, scaling), None
+
+
+def shares_stems(tower: TextTower, whole: Callable[[Tensor], Tensor], row: list[int]) -> bool:
+    """Try out whether going on from a stem gives the features of the whole text.
+
+    Args:
+        tower: The tower.
+        whole: From ids, shape (b, s), to features, computed as usual.
+        row: Framed ids of a text of several tokens.
+
+    Returns:
+        Whether all features agree, for two lengths of what is kept.
+    """
+    ids = torch.tensor([row, row])
+    cuts = torch.tensor([1, len(row) // 2])
+    try:
+        stems = tower.start(PaddedIds(ids[:, : len(row) - 1], torch.full((2,), len(row) - 1)))
+        zero = torch.zeros(1, dtype=torch.long)
+        got = torch.cat([tower.go_on(ids[:1, cut:], stems, zero, cut[None]) for cut in cuts])
+        with torch.no_grad():
+            want = whole(ids.to(tower.device)).float()
+        return bool(((got - want).abs() <= TOLERANCE).all())
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        # A tower that takes no such attention or positions, or needs all tokens at once.
+        return False

@@ -1,0 +1,65 @@
+"""A tower goes on from a stem only where that gives its own features, and is left as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuseprompt.models.passes import PassSize
+from fuseprompt.models.text_tower import TextTower, shares_stems
+from fuseprompt.text.retokenize import PaddedIds
+from tests.tiny import clip
+
+CPU = torch.device("cpu")
+
+
+def tower_of(compute: Any) -> TextTower:
+    config = clip()._held.text_side.config
+    return TextTower(compute, config, device=CPU, size=PassSize(4096, CPU))
+
+
+def row() -> list[int]:
+    return clip().tokenizer.frame(clip().tokenizer.encode("An image of a red house."))
+
+
+def test_clip_goes_on_from_a_stem() -> None:
+    assert shares_stems(tower_of(clip()._compute), clip()._compute, row())
+
+
+def test_a_tower_that_sees_only_the_rest_is_found() -> None:
+    def forgetful(ids: Tensor, **more: Any) -> Tensor:
+        output = clip()._compute(ids, **more)
+        return output if ids.shape[1] == len(row()) else output.roll(1, dims=-1)
+
+    assert not shares_stems(tower_of(forgetful), clip()._compute, row())
+
+
+def test_a_tower_that_takes_no_stems_is_found() -> None:
+    def strict(ids: Tensor) -> Tensor:
+        return clip()._compute(ids)
+
+    assert not shares_stems(tower_of(strict), clip()._compute, row())
+
+
+def test_the_attention_is_the_usual_one_afterwards() -> None:
+    def fail(ids: Tensor, **_: Any) -> Tensor:
+        raise ArithmeticError
+
+    config, stems = clip()._held.text_side.config, PaddedIds.from_lists([row()[:3]])
+    usual, before = config._attn_implementation, clip().outputs(PaddedIds.from_lists([row()]))
+    tower_of(clip()._compute).start(stems)
+    with pytest.raises(ArithmeticError):
+        tower_of(fail).start(stems)
+    assert config._attn_implementation == usual
+    assert torch.equal(clip().outputs(PaddedIds.from_lists([row()])), before)
+
+
+def test_padding_behind_a_stem_means_nothing() -> None:
+    tower, ids = tower_of(clip()._compute), row()
+    alone = tower.start(PaddedIds.from_lists([ids[:3]]))
+    padded = tower.start(PaddedIds.from_lists([ids[:3], ids[:6]]))
+    for (keys, values), (more_keys, more_values) in zip(alone, padded, strict=True):
+        torch.testing.assert_close(more_keys[:1, :, :3], keys, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(more_values[:1, :, :3], values, atol=1e-5, rtol=1e-5)
+    assert tower.token_bytes == sum(2 * keys[0, :, 0].numel() * 4 for keys, _ in alone)
