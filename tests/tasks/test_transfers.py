@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseprompt.cli.parser import TRANSFERS
+from fuseprompt.cli.parser_base import TRANSFERS
 from fuseprompt.errors import ProblemError
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.engine import minimize

@@ -74,6 +74,17 @@ class Bar(AbstractContextManager["Bar"]):
         """Count an image, or whatever is counted, as done."""
         self._progress.advance(self._images)
 
+    def show(self, done: int, total: int, text: str) -> None:
+        """Show how many of all are done, and a remark about the work.
+
+        Args:
+            done: How many are done.
+            total: How many there are.
+            text: The remark, such as the pace.
+        """
+        self._progress.update(self._images, completed=done, total=total)
+        self._progress.update(self._work, description=text, refresh=True)
+
     def tell(self, text: str) -> None:
         """Print a line on stderr, the bar staying below."""
         self._print(text, file_is_stderr=True)

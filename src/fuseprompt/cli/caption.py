@@ -62,7 +62,7 @@ def run(args: Any) -> int:
 
         prepare(quiet=args.quiet or args.json, tables=_word_tables(args))
     if not args.quiet:
-        print(_describe_models(args.models, ids, args.sentiment), file=sys.stderr)
+        print(describe_models(args.models, ids, args.sentiment is not None), file=sys.stderr)
     silence_libraries()
     num_texts = 1 if args.together else len(files)
     with _open_out(args.out) as out, Bar(num_texts, quiet=args.quiet or args.json) as bar:
@@ -182,8 +182,9 @@ def read_words(option: str, given: Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-def _describe_models(choice: str, ids: ModelIds, sentiment: str | None) -> str:
-    used = [ids.lm, ids.image_text, *([ids.sentiment] if sentiment is not None else [])]
+def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
+    """Return the line that names the models, and the other choice."""
+    used = [ids.lm, ids.image_text, *([ids.sentiment] if has_sentiment else [])]
     other = "--models offline needs no network"
     if choice == "offline":
         other = "--models paper takes the paper's from the Hugging Face Hub"

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuseprompt.cli.bar import silence_libraries
-from fuseprompt.cli.parser import TRANSFERS
-from fuseprompt.cli.parser_base import UsageError
+from fuseprompt.cli.parser_base import TRANSFERS, UsageError
 from fuseprompt.errors import FuseError
 
 #: Compared unless others are asked for.

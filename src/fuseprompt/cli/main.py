@@ -1,7 +1,8 @@
 """The command line: `fuseprompt COMMAND`.
 
 Options are in `fuseprompt.cli.parser`; each command's work is in a module of its name. Exit codes:
-0 all went well, 1 something failed (said in one sentence on stderr), 2 a usage error, 130 Ctrl-C.
+0 all went well, 1 something failed (said in one sentence on stderr), 2 a usage error, 130 Ctrl-C,
+143 stopped by SIGTERM.
 """
 
 import os
@@ -57,6 +58,14 @@ def _run(args: Any) -> int:
             from fuseprompt.cli.doctor import doctor
 
             return doctor(quiet=options.quiet, json=options.json)
+        case "evaluate":
+            from fuseprompt.cli.evaluate import evaluate_dataset
+
+            return evaluate_dataset(options)
+        case "merge":
+            from fuseprompt.cli.merge import merge
+
+            return merge(options)
         case "score":
             from fuseprompt.cli.score import run as score
 

@@ -4,19 +4,16 @@ Only parsing happens here: nothing heavy is imported, so help and usage errors c
 """
 
 import os
-from typing import Final
 
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from fuseprompt import __version__
-from fuseprompt.cli.parser_base import CommandParser, Device, command_parser
+from fuseprompt.cli.parser_base import TRANSFERS, CommandParser, Device, command_parser
 from fuseprompt.cli.parser_bench import add_bench
 from fuseprompt.cli.parser_data import datasets_parser
+from fuseprompt.cli.parser_runs import evaluate_parser, merge_parser
 from fuseprompt.cli.parser_score import score_parser
-
-#: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
-TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
 
 
 def make_parser() -> ArgumentParser:
@@ -35,6 +32,8 @@ def make_parser() -> ArgumentParser:
         ("explain", _explain_parser(), "show what each transfer proposes at one step, as a page"),
         ("fidelity", _fidelity_parser(), "judge what proposes tokens by their exact losses"),
         ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
+        ("evaluate", evaluate_parser(), "caption a dataset, score it and write a report"),
+        ("merge", merge_parser(), "join the shards of a run, score the whole"),
         ("score", score_parser(), "score captions against those of people: BLEU to CIDEr-D"),
     ):
         commands.add_subcommand(name, sub, help=about)

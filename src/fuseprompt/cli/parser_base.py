@@ -12,6 +12,9 @@ from jsonargparse.typing import restricted_string_type
 from fuseprompt import __version__
 from fuseprompt.errors import FuseError
 
+#: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
+TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
+
 Device = restricted_string_type("Device", r"^(auto|cpu|cuda(:\d+)?)$", docstring="auto, cpu, cuda")
 
 

@@ -66,7 +66,7 @@ def test_json_lines_of_ours_and_the_folder_of_a_run(tmp_path: Path) -> None:
 def test_a_run_names_the_models_that_it_optimised_for(tmp_path: Path) -> None:
     assert optimised_models([tmp_path, tmp_path / "x.json"]) == ()
     models = {"lm": "offline:lm", "image_text": "offline:image-text"}
-    write(tmp_path / "settings.json", {"models": models})
+    write(tmp_path / "settings.json", {"settings": {"models": models}})
     assert optimised_models([tmp_path]) == ("offline:lm", "offline:image-text")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
-from fuseprompt.evaluation.runs.executors import Done, LocalExecutor, Task, do_task
+from fuseprompt.evaluation.runs.executors import Done, LocalExecutor, MakeSearcher, Task, do_task
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
@@ -96,9 +96,9 @@ def found(text: str) -> Found:
 
 
 class InlineExecutor(AbstractContextManager["InlineExecutor"]):
-    """Does every task at once, in this process."""
+    """Does every task at once, in this process; takes the place of any executor."""
 
-    def __init__(self, make: MakeFake) -> None:
+    def __init__(self, make: MakeSearcher, **_: object) -> None:
         self._searcher = make(0)
         self._done: list[Done] = []
 

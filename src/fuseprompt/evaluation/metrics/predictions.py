@@ -132,7 +132,8 @@ def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
     for file in files:
         settings = file / "settings.json"
         if settings.is_file():
-            models = as_record(read_json(settings), settings.name).fields.get("models")
+            of_run = as_record(read_json(settings), settings.name).fields.get("settings")
+            models = of_run.get("models") if isinstance(of_run, dict) else None
             found |= dict.fromkeys(map(str, models.values())) if isinstance(models, dict) else {}
     return tuple(found)
 

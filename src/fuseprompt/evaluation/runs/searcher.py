@@ -7,21 +7,30 @@ import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import torch
 from PIL import Image
 
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ImageError
+from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.settings import RunSettings
 from fuseprompt.models.images import open_image
+from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.search.engine import describe, versions
 from fuseprompt.search.state import HistoryEntry
-from fuseprompt.tasks.caption import Caption, CaptionSettings, caption
+from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, caption
 from fuseprompt.tasks.models import CaptionModels, ModelIds, load_models
 from fuseprompt.transfer.controls import RandomTransfer
+
+#: Settings of a caption that a run has itself, or does not use.
+_NOT_OF_THE_SEARCH: Final = frozenset(
+    {"class", "sentiment", "num_captions", "time_limit", "seed", "group_size", "together"}
+)
 
 
 @final
@@ -60,6 +69,40 @@ class MakeCaptioner:
             self.ids, with_sentiment=any(s for s in self.sentiments), device=device
         )
         return Captioner(models, self.settings, self.sentiments)
+
+
+def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
+    """Return what the captions of a run depend on.
+
+    Args:
+        make: Makes the workers' searchers.
+        dataset: The dataset.
+
+    Returns:
+        The settings, with the revision of each model.
+
+    Raises:
+        MissingModelError: If a model is not here and cannot be had.
+    """
+    is_toned = any(make.sentiments)
+    ids = {n: i for n, i in vars(make.ids).items() if n != "sentiment" or is_toned}
+    search = {n: v for n, v in describe(make.settings).items() if n not in _NOT_OF_THE_SEARCH}
+    weights = {**WEIGHTS, **make.settings.weights}
+    if not is_toned:
+        del weights["sentiment"]
+    return RunSettings(
+        dataset=dataset.name,
+        split=dataset.split,
+        fingerprint=dataset.fingerprint,
+        models=ids,
+        revisions={name: revision_of(model_id) for name, model_id in ids.items()},
+        search={**search, "weights": weights},
+        group_size=make.settings.group_size,
+        seed=make.settings.seed,
+        device=make.device.partition(":")[0],
+        threads=make.threads,
+        versions=versions(),
+    )
 
 
 @final

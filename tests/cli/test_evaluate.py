@@ -1,0 +1,222 @@
+"""`fuseprompt evaluate` and `merge`, with tiny models and, once, with the offline ones.
+
+Most runs work in this process: starting one that imports torch costs seconds.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.cli.evaluate import describe_seconds
+from fuseprompt.cli.main import main
+from fuseprompt.evaluation.runs.folder import read_run
+from tests.evaluation.runs.fakes import InlineExecutor, captions_of
+from tests.tasks.fixtures import save_models, save_pictures
+
+PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
+SMALL = ("--steps", "2", "--beam-width", "2", "--search-width", "4", "--transfer", "direct")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_models(tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
+    # Worker processes import these tests' models, and must not show progress of their own.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in this process."""
+    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a folder of six pictures with what people wrote."""
+    names = [f"{n}.png" for n in range(6)]
+    save_pictures(tmp_path / "data", *names)
+    lines = [{"id": name, "captions": [f"A picture of {name}.", "A colour."]} for name in names]
+    (tmp_path / "data" / "captions.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    return tmp_path / "data"
+
+
+def command(data: Path, out: Path, models: str, *more: str) -> list[str]:
+    return [
+        "evaluate", "folder", "--root", str(data), "--out", str(out), "--models", models,
+        "--threads", "1", *SMALL, *more,
+    ]  # fmt: skip
+
+
+def test_a_dataset_becomes_captions_scores_and_a_report(
+    inline, data, tmp_path, models, capsys
+) -> None:
+    out = tmp_path / "run"
+    assert main(command(data, out, models, "--json", "--check-grouping")) == 0
+    printed = capsys.readouterr()
+    (line,) = (json.loads(text) for text in printed.out.splitlines())
+    assert (line["captions"], line["failures"], line["missing"]) == (6, 0, 0)
+    assert line["scores"][""]["coverage"] == 1.0
+    assert line["grouping"]["num_captions"] == 6
+    assert line["grouping"]["largest_difference"] <= 1e-5
+    assert {"report.md", "gallery.html", "scores.json", "grouping.json"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert "Traceback" not in printed.err
+    run = read_run(out)
+    assert run.settings.search["weights"] == {"fluency": 1.0, "image": 12.0}
+    assert [r.group for r in run.captions.values()][4:] == [("4.png", "5.png")] * 2
+    # Shards, merged, are the same.
+    for index in ("1/2", "2/2"):
+        folder = str(tmp_path / index[0])
+        assert main(command(data, Path(folder), models, "--shard", index, "--quiet")) == 0
+    capsys.readouterr()
+    merged = tmp_path / "merged"
+    folders = [str(tmp_path / "2"), str(tmp_path / "1")]
+    assert main(["merge", *folders, "--out", str(merged), "--json"]) == 0
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (line["captions"], line["missing"]) == (6, 0)
+    assert line["scores"] == json.loads((out / "scores.json").read_text())
+    assert captions_of(merged) == captions_of(out)
+    # Merged in place, with the dataset gone.
+    assert main(["merge", str(merged), "--root", str(tmp_path / "none")]) == 0
+    assert "no scores and no report" in capsys.readouterr().err
+
+
+def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -> None:
+    (data / "3.png").write_bytes(b"")
+    assert main(command(data, tmp_path / "run", models, "--no-score")) == 1
+    printed = capsys.readouterr()
+    first, second, *_, last = printed.out.splitlines()
+    assert first.endswith("run: 5 of 6 captions")
+    assert second.startswith("  failed: 3.png: ")
+    assert last == f"Report: {tmp_path / 'run' / 'report.md'}"
+    assert printed.err.startswith("note: ") or printed.err.startswith("Models: ")
+    assert main(command(data, tmp_path / "run", models, "--resume", "--quiet")) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_options_come_from_a_file(inline, data, tmp_path, models) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"dataset: folder\nroot: {data}\nmodels: {models}\nsteps: 1\nlimit: 2\nbeam_width: 2\n"
+        "search_width: 4\ntransfer: direct\nweight: [image=3]\nthreads: 1\nno_score: true\n"
+    )
+    out = tmp_path / "run"
+    assert main(["evaluate", "--config", str(config), "--out", str(out), "--quiet"]) == 0
+    run = read_run(out)
+    assert len(run.captions) == 2
+    assert run.settings.search["steps"] == 1
+    assert run.settings.search["weights"]["image"] == 3.0
+
+
+def test_every_tone_is_captioned(inline, data, tmp_path, models) -> None:
+    more = ("--sentiment", "both", "--limit", "1", "--no-score", "--quiet")
+    assert main(command(data, tmp_path / "run", models, *more)) == 0
+    run = read_run(tmp_path / "run")
+    assert list(run.captions) == [("0.png", "negative"), ("0.png", "positive")]
+    assert "sentiment" in run.settings.models
+    assert "sentiment" in run.settings.search["weights"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (("--shard", "3/2"), 1, "expected i/n with i from 1 to n"),
+        (("--sentiment", "glad"), 1, "no label 'glad'; its labels are"),
+        (("--split", "none"), 1, "'none' is no split of folder"),
+        (("--weight", "tone=1"), 2, "no term 'tone'"),
+        (("--limit", "0"), 2, "--limit 0: expected a whole number above 0"),
+        (("--max-failures", "-1"), 2, "--max-failures"),
+        (("--executor", "slurm"), 2, "'local', 'ray'"),
+    ],
+)
+def test_what_cannot_be_is_said(inline, data, tmp_path, models, capsys, more, code, words) -> None:
+    try:
+        got = main(command(data, tmp_path / "run", models, *more))
+    except SystemExit as stop:
+        got = stop.code
+    assert got == code
+    assert words in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said(tmp_path, capsys, monkeypatch, models, data) -> None:
+    assert main(["evaluate", "--out", str(tmp_path / "run")]) == 2
+    assert "DATASET is required" in capsys.readouterr().err
+    assert main(["merge", "a", "b"]) == 2
+    assert "--out RUN is required" in capsys.readouterr().err
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "empty"))
+    assert main(command(data, tmp_path / "run", "offline", "--quiet")) == 1
+    assert "fuseprompt prepare" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()  # Nothing was begun.
+    out = str(tmp_path / "run")
+    assert main(["evaluate", "folder", "--root", str(tmp_path / "none"), "--out", out]) == 1
+    assert "none" in capsys.readouterr().err
+
+
+def start(arguments: list[str]) -> "subprocess.Popen[str]":
+    code = "import sys; from fuseprompt.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run_in_good_order(tmp_path, models, number, code) -> None:
+    save_pictures(tmp_path / "data", *(f"{n:03}.png" for n in range(300)))
+    out = tmp_path / "run"
+    arguments = command(tmp_path / "data", out, models, "--no-score", "--group-size", "1")
+    journal = out / "journal.jsonl"
+    with start(arguments) as process:
+        end = time.monotonic() + 60
+        while not (journal.exists() and journal.stat().st_size):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    num_safe = len(read_run(out).captions)
+    assert 0 < num_safe < 300
+    assert f"stopped: {num_safe} captions are safe in {out}; go on with --resume" in err
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    assert [describe_seconds(s) for s in (10.0, 120.0, 3599.0, 3900.0, 4e5)] == [
+        "0 min", "2 min", "1 h 00 min", "1 h 05 min", "111 h 07 min",
+    ]  # fmt: skip
+
+
+@pytest.mark.offline
+@pytest.mark.slow
+def test_the_offline_models_killed_and_resumed_write_the_same_bytes(tmp_path) -> None:
+    def arguments(out: Path) -> list[str]:
+        return [
+            "evaluate", "folder", "--root", str(PHOTOS), "--out", str(out), "--threads", "1",
+            "--steps", "3", "--search-width", "16", "--group-size", "2", "--no-score", "--resume",
+            "--quiet", "--limit", "5",
+        ]  # fmt: skip
+
+    assert main(arguments(tmp_path / "whole")) == 0
+    journal = tmp_path / "run" / "journal.jsonl"
+    with start(arguments(tmp_path / "run")) as process:
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    assert len(read_run(tmp_path / "run").captions) < 5
+    assert main(arguments(tmp_path / "run")) == 0
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "whole")
