@@ -196,12 +196,12 @@ def search(
         row["cost"].append(meter.cost)
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
-    judged = bound.evaluate(found.texts, [0] * len(found.texts))
-    exact, text = min(zip(judged, found.texts, strict=True), key=lambda pair: pair[0].loss)
+    exact = dict(zip(found.texts, bound.evaluate(found.texts, [0] * len(found.texts)), strict=True))
+    text = min(exact, key=lambda t: exact[t].loss + method.open_margin * (t not in found.finished))
     return row | {
         "text": text,
-        "loss": round(exact.loss, 6),
-        "terms": {name: round(value, 6) for name, value in exact.terms.items()},
+        "loss": round(exact[text].loss, 6),
+        "terms": {name: round(value, 6) for name, value in exact[text].terms.items()},
         "finished": text in found.finished,
         "scored": meter.scored,
         "start_cost": start_cost,

@@ -52,6 +52,8 @@ class AutoDAN:
         patience: A problem is settled when its best finished text beats its open texts, and did so
             after each of this many steps before. With a tone, the first words are often dear until
             the next ones explain them.
+        open_margin: A text that does not end as a sentence is the result only where its loss is
+            lower than that of the best finished one by more than this.
         num_pooled: Finished texts kept per problem.
         ascii_only: Whether only ASCII tokens are proposed, as in the literature.
     """
@@ -63,6 +65,7 @@ class AutoDAN:
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
     patience: int = 2
+    open_margin: float = 1.0
     num_pooled: int = 10
     ascii_only: bool = True
 

@@ -55,7 +55,8 @@ class Result:
         token_ids: Primary ids of the text.
         tokens: The text of each of them.
         finished: Whether the text ends as a sentence. One that does not is the result only where
-            nothing was finished, or where its loss, the price of ending there included, is lower.
+            nothing was finished, or where its loss, the price of ending there included, is lower by
+            the method's `open_margin`.
         alternatives: Further finished texts, best first.
         history: The best after each step.
         seed: Seed of the search.
@@ -232,8 +233,11 @@ def _search_group(
     share = state.fast_path / state.num_scored if state.num_scored else 1.0
     for problem, outcome in zip(problems, found, strict=True):
         scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
-        best = min(scored, key=lambda s: (s.loss, s.text))
         ended = sorted(scored[: len(outcome.finished)], key=lambda s: (s.loss, s.text))
+        best = min(
+            ended[:1] + scored[len(ended) :],
+            key=lambda s: s.loss + method.open_margin * (s.text not in outcome.finished),
+        )
         yield Result(
             problem=problem,
             text=best.text,
