@@ -7,8 +7,9 @@ They load models, and one that cannot run says why and costs no other. Read next
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.metrics.base import Judged, Value, attempt
@@ -16,6 +17,12 @@ from fuseprompt.evaluation.metrics.base import Judged, Value, attempt
 if TYPE_CHECKING:
     from fuseprompt.evaluation.metrics.sentiment import Judge
     from fuseprompt.models.hub import Model
+
+
+_CLIP_SCORES: Final = ("clip_score", "ref_clip_score")
+
+#: Images of which a caption by people is judged too, for comparison; a model takes its time.
+MOST_PEOPLE: Final = 500
 
 
 @final
@@ -108,9 +115,6 @@ def measure(
     return found
 
 
-_CLIP_SCORES = ("clip_score", "ref_clip_score")
-
-
 def _clip_scores(subjects: Subjects, wanted: Wanted) -> dict[str, Judged]:
     from fuseprompt.evaluation.metrics.clip_score import clip_score, ref_clip_score
     from fuseprompt.models.image_text import ImageTextModel
@@ -136,7 +140,7 @@ def _fluency(subjects: Subjects, wanted: Wanted) -> Judged:
     model = _load(name, wanted)
     if not isinstance(model, CausalLM):
         raise MetricError(f"{name}: expected a language model, got a {type(model).__name__}.")
-    people = [text for given in subjects.references.values() for text in given[:1]]
+    people = [texts[0] for texts in islice(subjects.references.values(), MOST_PEOPLE)]
     return Judged(
         nats_per_token(subjects.written, model),
         name,

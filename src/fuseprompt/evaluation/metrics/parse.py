@@ -36,6 +36,9 @@ class Word:
 
 Sentence = tuple[Word, ...]
 
+#: Longer captions are cut: nobody writes them, and a parse may nest as deep as it is long.
+MOST_WORDS: Final = 100
+
 
 def parse(texts: Iterable[str]) -> dict[str, Sentence]:
     """Parse captions, each once: about 400 a second on one core.
@@ -50,7 +53,7 @@ def parse(texts: Iterable[str]) -> dict[str, Sentence]:
         MetricError: If spaCy or its model is not installed.
     """
     wanted = list(dict.fromkeys(texts))
-    docs = _load().pipe(text.lower().rstrip(" .") for text in wanted)
+    docs = _load().pipe(" ".join(text.lower().split()[:MOST_WORDS]).rstrip(" .") for text in wanted)
     return {
         text: tuple(Word(w.lemma_.lower(), w.pos_, w.dep_, w.head.i) for w in doc)
         for text, doc in zip(wanted, docs, strict=True)

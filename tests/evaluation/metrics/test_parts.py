@@ -1,0 +1,81 @@
+"""Each tone and each domain is scored by itself; shards are one set."""
+
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.datasets import read_dataset
+from fuseprompt.evaluation.datasets.base import Item, make_dataset
+from fuseprompt.evaluation.metrics import parts as module
+from fuseprompt.evaluation.metrics.base import Scores, Unavailable
+from fuseprompt.evaluation.metrics.measures import Wanted
+from fuseprompt.evaluation.metrics.parts import Scoring, score_parts
+from fuseprompt.evaluation.metrics.predictions import Prediction
+from tests.evaluation.datasets import fixtures
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], dict[str, object]]]:
+    """Keep what was to be scored, instead of scoring it."""
+    seen: list[tuple[dict[str, str], dict[str, object]]] = []
+
+    def note(captions: dict[str, str], people: dict[str, object], **_: object) -> Scores:
+        seen.append((captions, people))
+        return Scores(len(people), 1.0, *[Unavailable("not asked")] * 8)
+
+    monkeypatch.setattr(module, "score", note)
+    return seen
+
+
+def captions(*ids: str, sentiment: str = "") -> list[Prediction]:
+    return [Prediction(f"line {i}", (i,), f"Caption {i}.", sentiment) for i in ids]
+
+
+def test_tones_have_references_of_their_own(tmp_path: Path, asked) -> None:
+    dataset = read_dataset("senticap", fixtures.write_senticap(tmp_path), split="test")
+    found = captions("7", sentiment="positive") + captions("7", "12", sentiment="negative")
+    assert list(score_parts(found, dataset)) == ["negative", "positive"]
+    (negative, of_negative), (positive, of_positive) = asked
+    assert (set(negative), set(positive)) == ({"7", "12"}, {"7"})
+    assert of_negative["7"] == ("a torn kite.",)
+    assert of_positive["7"] == ("a lovely kite.", "a fine kite.")
+
+
+def test_domains_come_after_the_whole(tmp_path: Path, asked) -> None:
+    dataset = read_dataset("nocaps", fixtures.write_nocaps(tmp_path))
+    told: list[str] = []
+    scoring = Scoring(by_domain=True, wanted=Wanted(distinct=True))
+    found = score_parts(captions("0", "1"), dataset, scoring, on_metric=told.append)
+    assert list(found) == ["", "in-domain", "near-domain"]  # None of the third has a caption.
+    assert [set(people) for _, people in asked] == [{"0", "1", "2"}, {"1"}, {"0"}]
+    assert told == ["distinct", "in-domain: distinct", "near-domain: distinct"]
+    assert found[""].extra["distinct_1"] == pytest.approx(3 / 4)
+
+
+def test_images_without_references_are_left_out_and_told(asked) -> None:
+    items = [Item("1", Path("1.jpg"), ("A dog.",)), Item("2", Path("2.jpg"))]
+    dataset = make_dataset("folder", "all", items=items)
+    found = score_parts(captions("1", "2"), dataset)
+    assert asked == [({"1": "Caption 1."}, {"1": ("A dog.",)})]
+    assert found[""].notes[0] == "1 images have no captions by people and are left out"
+
+
+@pytest.mark.parametrize(
+    ("found", "references", "message"),
+    [
+        ([], ("A dog.",), "There is no caption to score"),
+        (captions("1"), (), "no captions by people"),
+        (captions("3"), ("A dog.",), "not in the split"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(
+    found: list[Prediction], references: tuple[str, ...], message: str
+) -> None:
+    dataset = make_dataset("folder", "all", items=[Item("1", Path("1.jpg"), references)])
+    with pytest.raises(MetricError, match=message):
+        score_parts(found, dataset)
+    toned = make_dataset("x", "all", items=[Item("1", Path("1.jpg"), references, "positive")])
+    if not found:
+        with pytest.raises(MetricError, match="no caption for the tone positive"):
+            score_parts(found, toned)
