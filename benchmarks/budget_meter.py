@@ -212,6 +212,9 @@ class RememberingLM:
         meter: Of the search that is going on.
     """
 
+    #: Every text is charged whole, so that what an arm pays does not depend on caches.
+    can_continue = False
+
     def __init__(self, model: CausalModel) -> None:
         """Put a memory before the model."""
         self.model = model
