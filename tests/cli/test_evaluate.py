@@ -34,6 +34,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Worker processes import these tests' models, and must not show progress of their own.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # Without Java, which takes half a minute for METEOR on a busy machine and has its own tests.
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     assert {"report.md", "gallery.html", "scores.json", "grouping.json"} <= {
         path.name for path in out.iterdir()
     }
-    assert "Traceback" not in printed.err
+    assert "note: the published metrics will be missing: " in printed.err
     run = read_run(out)
     assert run.settings.search["weights"] == {"fluency": 1.0, "image": 12.0}
     assert [r.group for r in run.captions.values()][4:] == [("4.png", "5.png")] * 2
@@ -105,7 +108,7 @@ def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -
     assert second.startswith("  failed: 3.png: ")
     assert last == f"Report: {tmp_path / 'run' / 'report.md'}"
     assert printed.err.startswith("note: ") or printed.err.startswith("Models: ")
-    assert main(command(data, tmp_path / "run", models, "--resume", "--quiet")) == 1
+    assert main(command(data, tmp_path / "run", models, "--resume", "--quiet", "--no-score")) == 1
     assert capsys.readouterr().err == ""
 
 

@@ -1,0 +1,98 @@
+"""Ray: the same captions as processes give, and the same faults survived.
+
+Ray is the extra `ray` and takes 10 s to start, so all but its absence is slow.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.errors import RunError
+from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.folder import Run
+from fuseprompt.evaluation.runs.journal import read_journal
+from fuseprompt.evaluation.runs.ray_executor import RayExecutor
+from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, fake_dataset, run_fake
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RunError, match=r'pip install "fuseprompt\[ray\]"'):
+        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip without Ray; let its workers find the searcher of these tests."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
+
+
+def run_ray(data: Path, out: Path, make: MakeFake, *, count: int = 60) -> Run:
+    return evaluate(
+        fake_dataset(data, count),
+        SETTINGS,
+        plan=Plan(out, resume=True),
+        open_executor=lambda: RayExecutor(make, num_workers=2, threads=1, gpus=0.0),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_poison_and_deaths_cost_no_other_its_caption(ray: None, tmp_path: Path) -> None:
+    make = MakeFake(poison=("7",), deadly=("22",))
+    run = run_ray(tmp_path / "data", tmp_path / "run", make)
+    assert {key[0]: record.error for key, record in run.failures.items()} == {
+        "7": "ValueError: 7 is poison",
+        "22": "the worker died",
+    }
+    # Without these two faults the run is completed, and is that of one process.
+    log = tmp_path / "log"
+    run_ray(tmp_path / "data", tmp_path / "run", MakeFake(log=str(log)))
+    assert sorted(log.read_text().splitlines()) == ["21 22 23 24", "5 6 7 8"]
+    run_fake(tmp_path / "data", tmp_path / "alone", count=60)
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_begin_is_said(ray: None, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="ValueError: no such model"):
+        run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"))
+    with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 1\."):
+        RayExecutor(MakeFake(), num_workers=2, threads=1, gpus=0.5)
+    with pytest.raises(RunError, match="actors died before one did anything"):
+        run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="dies"))
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_the_captions_are_the_same(ray: None, tmp_path: Path) -> None:
+    """The second run works with processes: the journal belongs to no executor."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    run_fake(data, tmp_path / "whole", count=60)
+    code = (
+        "from pathlib import Path; from tests.evaluation.runs.fakes import MakeFake; "
+        "from tests.evaluation.runs.test_ray_executor import run_ray; import sys; "
+        "run_ray(Path(sys.argv[1]), Path(sys.argv[2]), MakeFake(seconds=0.3))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(data), str(out)], cwd=ROOT, start_new_session=True
+    )
+    journal = out / "journal.jsonl"
+    end = time.monotonic() + 120
+    while not (journal.exists() and journal.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 0 < len(read_journal(journal)) < 60
+    run_fake(data, out, count=60, resume=True)
+    assert captions_of(out) == captions_of(tmp_path / "whole")
