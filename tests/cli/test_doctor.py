@@ -17,6 +17,7 @@ from fuseprompt.models.offline import OFFLINE_IDS
 from fuseprompt.models.prepare import convert, download
 from fuseprompt.tasks import tables
 from fuseprompt.tasks.tables import SECONDARIES
+from tests.evaluation.metrics.tools import fake_java
 from tests.models.prepare.fake_build import fake_converters, no_download
 
 
@@ -47,6 +48,19 @@ def test_with_models_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(quiet=True)
     assert doctor() == 0
     assert "Everything that offline needs is here" in capsys.readouterr().out
+
+
+def test_what_scoring_needs_is_told_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(tmp_path, "", version="21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert examine().metrics["java"] == "21.0.1"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = examine()
+    assert report.metrics["java"].startswith("Java is not installed")
+    assert not any("Java" in remedy.problem for remedy in report.remedies)
 
 
 def test_quiet_prints_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,7 @@ class Report:
         word_tables: State of the offline models' word tables; a missing one is made when it is
             first used.
         paper: State of the paper's models in the local cache of the Hub.
+        metrics: What `fuseprompt score` needs, by name: its version, or why it is not here.
         remedies: What to do; empty if the configuration is ready.
     """
 
@@ -87,6 +88,7 @@ class Report:
     offline: tuple[ModelState, ...]
     word_tables: tuple[ModelState, ...]
     paper: tuple[ModelState, ...]
+    metrics: Mapping[str, str]
     remedies: tuple[Remedy, ...]
 
 
@@ -133,6 +135,7 @@ def examine() -> Report:
         offline=offline,
         word_tables=tuple(_table_state(name) for name in SECONDARIES),
         paper=paper,
+        metrics=_describe_metrics(),
         remedies=tuple(_find_remedies(configuration, versions, offline=offline, paper=paper)),
     )
 
@@ -152,6 +155,21 @@ def _describe_torch(version: str) -> tuple[str, int]:
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return device, torch.get_num_threads()
+
+
+def _describe_metrics() -> dict[str, str]:
+    """Return what scoring needs and no caption does, so that lacking it is no fault."""
+    from fuseprompt.evaluation.metrics.base import Unavailable
+    from fuseprompt.evaluation.metrics.java import find_java
+    from fuseprompt.evaluation.metrics.tokens import library_folder
+
+    java, library = find_java(), library_folder()
+    return {
+        "java": java.reason if isinstance(java, Unavailable) else java.version,
+        "pycocoevalcap": library.reason
+        if isinstance(library, Unavailable)
+        else _version_of("pycocoevalcap"),
+    }
 
 
 def _offline_state(name: str) -> ModelState:
@@ -237,6 +255,8 @@ def _print_tables(report: Report) -> None:
     facts.add_row("device", f"{report.device}, {report.threads} CPU threads")
     facts.add_row("cache", report.cache)
     facts.add_row("models in use", report.configuration)
+    for name, state in report.metrics.items():
+        facts.add_row(name, state)
     console.print(facts)
     models = Table(box=None)
     models.add_column("model", overflow="fold")
