@@ -15,6 +15,7 @@ from fuseprompt.text.retokenize import (
     RetokenizationTable,
     Verdict,
     concatenate,
+    distinct_rows,
     is_new_word,
     last_word,
 )
@@ -254,6 +255,23 @@ def test_padded_rows_can_be_chosen() -> None:
     batch = PaddedIds.from_lists([[1], [2, 3], []])
     assert len(batch) == 3
     assert batch[torch.tensor([2, 1])].to_lists() == [[], [2, 3]]
+
+
+@given(st.integers(0, 4), st.integers(0, 30), st.integers(0, 2**31))
+def test_distinct_rows_are_each_there_once(width: int, count: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(3, (count, width), generator=generator)
+    distinct, index = distinct_rows(rows)
+    assert torch.equal(distinct[index], rows)
+    assert len(distinct) == len({tuple(row) for row in rows.tolist()})
+
+
+def test_rows_that_share_a_number_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randint", lambda *args, **more: torch.ones(2, dtype=torch.long))
+    rows = torch.tensor([[1, 2], [2, 1], [1, 2]])
+    distinct, index = distinct_rows(rows)
+    assert torch.equal(distinct[index], rows)
+    assert len(distinct) == 2
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, EmbedLoss, StemCache, StemSharing, TextModel
 from fuseprompt.models.prefix_cache import PrefixCache
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
 END_ROOM: Final = 2
@@ -212,7 +212,7 @@ class BoundTerm:
         joint = isinstance(self.term, JointTerm)
         problem_of_text = problems if joint else torch.zeros_like(problems)
         keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
-        distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
+        distinct, inverse = distinct_rows(keyed)
         fits = torch.nonzero(distinct[:, 0] <= self.max_length - END_ROOM).flatten()
         if not len(fits):
             return torch.full((len(tokens),), float("inf")), share

@@ -72,10 +72,7 @@ class TokenClasses:
         """Tokens that lengthen the last word: printable, no blank, no sentence end."""
         return torch.tensor(
             [
-                bool(t)
-                and not any(c.isspace() for c in t)
-                and is_written(t, ascii_only=self.ascii_only)
-                and not _ends(t)
+                t.split() == [t] and is_written(t, ascii_only=self.ascii_only) and not _ends(t)
                 for t in self._texts
             ]
         )

@@ -82,6 +82,35 @@ def concatenate(left: PaddedIds, right: PaddedIds) -> PaddedIds:
     return PaddedIds(ids[:, : int(lengths.max()) if len(left) else 0], lengths)
 
 
+def distinct_rows(rows: Int[Tensor, "b s"]) -> tuple[Int[Tensor, "d s"], Int[Tensor, " b"]]:
+    """Return each row once, in any order, and which of them every row is.
+
+    Rows are told apart by one number each, which is several times faster than comparing them all;
+    that equal numbers mean equal rows is checked afterwards.
+
+    Args:
+        rows: Rows of integers, shape (b, s).
+
+    Returns:
+        The distinct rows, shape (d, s), and the index of each row among them, shape (b,).
+    """
+    if not rows.numel():  # torch.unique refuses rows without columns.
+        some = min(len(rows), 1)
+        return rows[:some], torch.zeros(len(rows), dtype=torch.long)
+    factors = torch.randint(
+        2**62, (rows.shape[1],), generator=torch.Generator().manual_seed(0), dtype=torch.long
+    )
+    numbers, index = torch.unique((rows * factors).sum(dim=1), return_inverse=True)
+    first = torch.full((len(numbers),), len(rows)).scatter_reduce(
+        0, index, torch.arange(len(rows)), "amin"
+    )
+    distinct = rows[first]
+    if torch.equal(distinct[index], rows):
+        return distinct, index
+    distinct, index = torch.unique(rows, dim=0, return_inverse=True)
+    return distinct, index
+
+
 def last_word(text: str) -> str:
     """Return the last white-space word of `text` with the blank before it, "" after white space."""
     if not text or text[-1].isspace():
@@ -123,12 +152,17 @@ class RetokenizationTable:
     @cached_property
     def starts_word(self) -> Bool[Tensor, " v"]:
         """Which primary tokens are one ASCII blank followed by printable non-blank ASCII text."""
-        return torch.tensor([is_new_word(t) for t in self.primary.token_texts])
+        return self.primary.memo.recall(
+            "starts word", (), lambda: torch.tensor([*map(is_new_word, self.primary.token_texts)])
+        )
 
     @cached_property
     def joins_word(self) -> Bool[Tensor, " v"]:
         """Which primary tokens go on with the last word: ASCII text without any white space."""
-        return torch.tensor([is_continuation(t) for t in self.primary.token_texts])
+        texts = self.primary.token_texts
+        return self.primary.memo.recall(
+            "joins word", (), lambda: torch.tensor([*map(is_continuation, texts)])
+        )
 
     @cached_property
     def pieces(self) -> PaddedIds:
@@ -324,7 +358,7 @@ def is_written(text: str, *, ascii_only: bool) -> bool:
 
 def is_continuation(text: str) -> bool:
     """Return whether a text is ASCII without white space, and so changes only the last word."""
-    return bool(text) and text.isascii() and not any(c.isspace() for c in text)
+    return text.isascii() and text.split() == [text]
 
 
 def _draw_contexts(count: int, draw: random.Random) -> list[str]:
