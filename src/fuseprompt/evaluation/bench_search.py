@@ -185,7 +185,7 @@ def measure(
         The result.
     """
     # Tables that serve all problems are made in a first search, which is not counted.
-    search(setup, width=8, count=1, first=10_000, steps=1)
+    search(setup, width=8, count=1, first=10_000)
     scaling = []
     for count in counts:
         run = search(setup, width=widths.scaling, count=count, first=100 * count)
@@ -211,7 +211,7 @@ def measure(
     )
 
 
-def search(setup: Setup, *, width: int, count: int, first: int = 0, steps: int = _STEPS) -> Run:
+def search(setup: Setup, *, width: int, count: int, first: int = 0) -> Run:
     """Search with our engine.
 
     Args:
@@ -219,14 +219,13 @@ def search(setup: Setup, *, width: int, count: int, first: int = 0, steps: int =
         width: Candidates per beam.
         count: Problems, searched together.
         first: Seed of the first problem.
-        steps: Tokens that are appended.
 
     Returns:
         What it took.
     """
     recording = Recording(TransferProposer(setup.transfer, search_width=width))
     # No full stop finishes a text, so that every step has all its beams.
-    method = AutoDAN(steps, recording, strategy=BeamSearch(_BEAM_WIDTH), max_end_nats=-1.0)
+    method = AutoDAN(_STEPS, recording, strategy=BeamSearch(_BEAM_WIDTH), max_end_nats=-1.0)
     problems = setup.problems(count, first=first)
     meter = ForwardMeter()
     with meter.running():
