@@ -177,7 +177,10 @@ def start(arguments: list[str]) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_a_run_in_good_order(tmp_path, models, number, code) -> None:
     save_pictures(tmp_path / "data", *(f"{n:03}.png" for n in range(300)))
     out = tmp_path / "run"
