@@ -41,6 +41,12 @@ def test_every_caption_keeps_its_line() -> None:
 
 
 @needs_tools
+def test_no_character_of_the_basic_plane_moves_a_caption() -> None:
+    rows = tokenize([f"{code} kites{chr(code)}fly" for code in range(0x10000)], *real_tools())
+    assert [row.split(maxsplit=1)[0] for row in rows] == [str(code) for code in range(0x10000)]
+
+
+@needs_tools
 def test_words_are_those_of_the_original() -> None:
     texts = ["A man's dog (brown) -- isn't it?", "Café, naïve 日本", "Two dogs. A cat."]
     assert tokenize(texts, *real_tools()) == [
