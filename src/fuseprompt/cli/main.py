@@ -66,6 +66,10 @@ def _run(args: Any) -> int:
             from fuseprompt.cli.merge import merge
 
             return merge(options)
+        case "reproduce":
+            from fuseprompt.cli.reproduce import reproduce
+
+            return reproduce(options)
         case "score":
             from fuseprompt.cli.score import run as score
 

@@ -12,6 +12,7 @@ from fuseprompt import __version__
 from fuseprompt.cli.parser_base import TRANSFERS, CommandParser, Device, command_parser
 from fuseprompt.cli.parser_bench import add_bench
 from fuseprompt.cli.parser_data import datasets_parser
+from fuseprompt.cli.parser_reproduce import reproduce_parser
 from fuseprompt.cli.parser_runs import evaluate_parser, merge_parser
 from fuseprompt.cli.parser_score import score_parser
 
@@ -34,6 +35,7 @@ def make_parser() -> ArgumentParser:
         ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
         ("evaluate", evaluate_parser(), "caption a dataset, score it and write a report"),
         ("merge", merge_parser(), "join the shards of a run, score the whole"),
+        ("reproduce", reproduce_parser(), "evaluate with the settings of the paper's experiments"),
         ("score", score_parser(), "score captions against those of people: BLEU to CIDEr-D"),
     ):
         commands.add_subcommand(name, sub, help=about)

@@ -33,7 +33,7 @@ def evaluate_parser() -> ArgumentParser:
     add("--resume", action="store_true", help="go on with the run in the folder, if there is one")
     _add_dataset_options(parser)
     _add_search_options(parser)
-    _add_worker_options(parser)
+    add_worker_options(parser)
     return parser
 
 
@@ -47,7 +47,7 @@ def merge_parser() -> ArgumentParser:
     add("runs", nargs="+", metavar="RUN", help="folder of a run; one alone is merged in place")
     add("--out", default=None, metavar="RUN", help="folder to make of several")
     add("--root", default=None, metavar="DIR", help="folder of the dataset, if it has moved")
-    _add_scoring_options(parser)
+    add_scoring_options(parser)
     return parser
 
 
@@ -62,10 +62,11 @@ def _add_dataset_options(parser: ArgumentParser) -> None:
         metavar="I/N",
         help="work on a part, in a folder of its own; auto asks SLURM or torchrun",
     )
-    _add_scoring_options(parser)
+    add_scoring_options(parser)
 
 
-def _add_scoring_options(parser: ArgumentParser) -> None:
+def add_scoring_options(parser: ArgumentParser) -> None:
+    """Add what decides how captions are scored."""
     add = parser.add_argument
     add("--spice-folder", default=None, metavar="DIR", help="Stanford CoreNLP 3.6.0, for SPICE")
     add("--no-score", action="store_true", help="write captions and report, compute no scores")
@@ -95,7 +96,8 @@ def _add_search_options(parser: ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="seed")
 
 
-def _add_worker_options(parser: ArgumentParser) -> None:
+def add_worker_options(parser: ArgumentParser) -> None:
+    """Add what decides who does the work, and when it ends."""
     add = parser.add_argument
     add("--device", type=Device, default="auto", metavar="NAME", help="auto, cpu or cuda")
     add("--executor", choices=("local", "ray"), default="local", help="processes, or a Ray cluster")

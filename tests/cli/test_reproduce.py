@@ -1,0 +1,117 @@
+"""`fuseprompt reproduce`: the paper's settings reach the search, for every experiment."""
+
+from pathlib import Path
+
+import pytest
+
+from fuseprompt.cli.main import main
+from fuseprompt.cli.parser_reproduce import EXPERIMENTS
+from fuseprompt.cli.parser_runs import evaluate_parser
+from fuseprompt.evaluation.datasets import SOURCES
+from fuseprompt.evaluation.report.peers import PEERS
+from fuseprompt.evaluation.reproduce import read_experiment
+from fuseprompt.evaluation.runs.folder import read_run
+from fuseprompt.tasks.models import PAPER, model_ids
+from tests.evaluation.datasets.fixtures import write_karpathy, write_nocaps, write_senticap
+from tests.evaluation.runs.fakes import InlineExecutor
+from tests.tasks.fixtures import save_models
+
+#: For each experiment its dataset, what writes an invented one, and the keys of its captions.
+CASES = {
+    "coco": ("karpathy", write_karpathy, [("7", ""), ("139", "")]),
+    "nocaps": ("nocaps", write_nocaps, [("0", ""), ("1", ""), ("2", "")]),
+    "senticap": (
+        "senticap",
+        write_senticap,
+        [("7", "negative"), ("7", "positive"), ("12", "negative"), ("12", "positive")],
+    ),
+}
+SMALL = ("--steps", "2", "--beam-width", "2", "--search-width", "4", "--threads", "1")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_file_holds_what_the_paper_states_as_options_of_evaluate(name) -> None:
+    settings = read_experiment(name)
+    parsed = evaluate_parser().parse_object(settings)
+    assert model_ids(parsed.models) == PAPER
+    assert (parsed.beam_width, parsed.search_width, parsed.prefix) == (5, 512, "An image of")
+    assert (parsed.transfer, parsed.dataset) == ("tproduct", CASES[name][0])
+    assert parsed.split in SOURCES[parsed.dataset].splits
+    # The report has the paper's row for it.
+    tones = ("positive", "negative") if parsed.sentiment == "both" else ("",)
+    for tone in tones:
+        assert PEERS[parsed.dataset, parsed.split, tone][0].name == "FUSE"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_models(tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the maps of tiny models out of the user's cache."""
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in this process."""
+    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_runs_from_data_to_report(
+    name, inline, small_cache, tiny, tmp_path, capsys
+) -> None:
+    _, write, keys = CASES[name]
+    root, out = write(tmp_path / "data"), tmp_path / "run"
+    where = ("--root", str(root), "--out", str(out), "--no-score")
+    assert main(["reproduce", name, *where, "--models", tiny, *SMALL]) == 0
+    told = capsys.readouterr().err
+    assert f"note: not the paper's settings: models {tiny} (paper), search_width 4 (512)" in told
+    run = read_run(out)
+    assert list(run.captions) == keys
+    search = run.settings.search
+    assert search["weights"]["image"] == 22.0
+    assert search["prefix"] == "An image of"
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert "not with the paper's models" in report
+    assert (out / "gallery.html").stat().st_size > 5000
+    # Nothing is left to do, and another setting is refused.
+    assert main(["reproduce", name, *where, "--models", tiny, *SMALL, "--resume"]) == 0
+    other = [*SMALL[:-4], "--search-width", "5", *SMALL[-2:]]
+    assert main(["reproduce", name, *where, "--models", tiny, *other, "--resume"]) == 1
+    assert "made with other settings" in capsys.readouterr().err
+
+
+def test_options_that_are_not_given_leave_the_papers_settings_alone(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr("fuseprompt.cli.reproduce.evaluate_dataset", lambda a: asked.append(a) or 0)
+    assert main(["reproduce", "coco", "--root", "data", "--out", "run", "--limit", "5"]) == 0
+    (args,) = asked
+    for name, value in read_experiment("coco").items():
+        assert args[name] == value
+    assert (args.root, args.out, args.limit, args.resume) == ("data", "run", 5, False)
+
+
+def test_an_unknown_experiment_is_a_usage_error(capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "flickr", "--root", "data", "--out", "run"])
+    assert stop.value.code == 2
+    assert "coco" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.offline
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_runs_with_the_offline_models(name, inline, tmp_path) -> None:
+    _, write, keys = CASES[name]
+    root, out = write(tmp_path / "data"), tmp_path / "run"
+    small = ("--steps", "4", "--beam-width", "2", "--search-width", "16", "--threads", "1")
+    where = ("--root", str(root), "--out", str(out))
+    assert main(["reproduce", name, *where, "--models", "offline", *small, "--quiet"]) == 0
+    run = read_run(out)
+    assert list(run.captions) == keys
+    assert all(record.found.caption for record in run.captions.values())
+    assert "## Scores" in (out / "report.md").read_text(encoding="utf-8")
