@@ -119,7 +119,11 @@ def test_a_writer_with_memory_writes_the_same() -> None:
     proposer = LanguageModelProposer(8)
     plain = search(bound(), proposer, steps=3)
     for _ in range(2):
-        assert without_seconds(search(bound(writer), proposer, steps=3)) == without_seconds(plain)
+        again = search(bound(writer), proposer, steps=3)
+        assert again["texts"] == plain["texts"]
+        for name in ("open", "fluency", "term", "cost"):
+            # A search without a memory of its own computes only new tokens: equal to rounding.
+            assert again[name] == pytest.approx(plain[name], abs=1e-5)
 
 
 def test_what_is_remembered_is_charged_again() -> None:
