@@ -136,6 +136,16 @@ def test_memory_is_bounded_and_what_was_dropped_is_computed_again(model: Any) ->
 
 
 @both
+def test_texts_that_will_not_grow_leave_nothing_behind(model: Any) -> None:
+    lm: CausalLM = model()
+    cache = PrefixCache(lm)
+    cache.next_log_probs(ids_of(lm, ROUNDS[0]))
+    held, rows = cache.num_bytes, ids_of(lm, ROUNDS[1])
+    assert_same(cache.next_log_probs(rows, keep=False), plain(lm, rows))
+    assert cache.num_bytes == held
+
+
+@both
 @pytest.mark.parametrize("tokens", [1, 7])
 def test_the_size_of_a_pass_does_not_matter(
     model: Any, tokens: int, monkeypatch: pytest.MonkeyPatch

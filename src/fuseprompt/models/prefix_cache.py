@@ -91,11 +91,12 @@ class PrefixCache:
         """Bytes of the keys and values that are kept."""
         return sum(entry.num_bytes for entry in self._entries)
 
-    def next_log_probs(self, token_ids: PaddedIds) -> Float[Tensor, "b v"]:
+    def next_log_probs(self, token_ids: PaddedIds, *, keep: bool = True) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after each text.
 
         Args:
             token_ids: Ids of the texts, without special tokens; at least one text.
+            keep: Whether longer texts that begin with these may be asked for later.
 
         Returns:
             Log-probabilities on the CPU, shape (b, v).
@@ -109,7 +110,7 @@ class PrefixCache:
         keyed = torch.cat([rows.lengths[:, None], rows.ids], dim=1)
         keyed, inverse = torch.unique(keyed, dim=0, return_inverse=True)
         distinct = PaddedIds(keyed[:, 1:], keyed[:, 0])
-        passes = self._whole(distinct) if self._continuing is None else self._continued(distinct)
+        passes = self._continued(distinct, keep) if self._continuing else self._whole(distinct)
         result: Tensor | None = None
         for chunk, log_probs in passes:
             if result is None:
@@ -141,7 +142,7 @@ class PrefixCache:
             self.num_computed += len(alike) * length
             yield alike, self._model.next_log_probs(rows.ids[alike, num_begin:length]).cpu()
 
-    def _continued(self, rows: PaddedIds) -> Iterator[tuple[Tensor, Tensor]]:
+    def _continued(self, rows: PaddedIds, keep: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """Compute the tokens of every row after its longest known beginning."""
         self._know_shared_beginning(rows)
         known, entries = self._find(rows), list(self._entries)
@@ -157,7 +158,8 @@ class PrefixCache:
                 return self._continue(rows.ids[chunk, :length], past, known.rows[chunk], start)
 
             for chunk, (log_probs, grown) in self._size.run(alike, length, compute):
-                self._keep(grown)
+                if keep:
+                    self._keep(grown)
                 yield chunk, log_probs.cpu()
 
     def _continue(
@@ -183,7 +185,8 @@ class PrefixCache:
         shared = min(int(agree.long().cumprod(0).sum()), shortest - 1)
         known = self._find(rows).lengths.clamp_max(shared)
         if int((shared - known).sum()) - (shared - int(known.max())) >= _WORTH_A_PASS:
-            for _ in self._continued(PaddedIds(rows.ids[:1, :shared], torch.tensor([shared]))):
+            beginning = PaddedIds(rows.ids[:1, :shared], torch.tensor([shared]))
+            for _ in self._continued(beginning, keep=True):
                 pass
 
     def _find(self, rows: PaddedIds) -> _Known:

@@ -68,7 +68,7 @@ def _close(state: AutoDANState, log_probs: Float[Tensor, "n v"], max_nats: float
 def _fluency(state: AutoDANState, ended: Beams) -> list[float]:
     """Return the fluency of finished texts, the end of the text included."""
     fluency, primary = state.bound.objective.fluency, state.bound.objective.primary
-    after = next_log_probs(state.bound, ended)[:, primary.end_ids]
+    after = next_log_probs(state.bound, ended, keep=False)[:, primary.end_ids]
     total = ended.nll_sum - torch.logsumexp(after, dim=1).double()
     values: list[float] = fluency.reduce(total, ended.num_chosen + 1).tolist()
     return values

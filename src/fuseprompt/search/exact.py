@@ -15,17 +15,27 @@ from fuseprompt.search.batch import Beams, Candidates
 from fuseprompt.text.tokenizer import Tokenizer
 
 
-def next_log_probs(bound: BoundObjective, beams: Beams) -> Float[Tensor, "n v"]:
+def next_log_probs(
+    bound: BoundObjective, beams: Beams, *, keep: bool = True
+) -> Float[Tensor, "n v"]:
     """Return the log-probabilities after each beam; only tokens that are new are computed.
 
     Where nothing precedes the first token, the end of another text stands before it.
+
+    Args:
+        bound: Objective and problems.
+        beams: The beams.
+        keep: Whether the beams may grow, so that what was computed is worth keeping.
+
+    Returns:
+        Log-probabilities of the next token, shape (n, v).
 
     Raises:
         SearchError: If there is no beam.
     """
     if not len(beams):
         raise SearchError("A step needs at least one beam.")
-    return bound.prefixes.next_log_probs(beams.token_ids)
+    return bound.prefixes.next_log_probs(beams.token_ids, keep=keep)
 
 
 def exact_losses(
