@@ -97,3 +97,10 @@ def test_without_a_terminal_only_lines_are_written(capsys: pytest.CaptureFixture
     printed = capsys.readouterr()
     assert printed.out == "result\n"
     assert printed.err == "Making the word table (once, 10 entries) ...\n"
+
+
+def test_a_pace_is_shown_beside_the_count(terminal: io.StringIO) -> None:
+    with shared_by(terminal), bar.Bar(0, quiet=False, what="captions") as shown:
+        shown.show(3, 12, "340 an hour")
+    assert "3/12" in terminal.getvalue()
+    assert "340 an hour" in terminal.getvalue()

@@ -17,6 +17,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+# Named again for the commands: it belongs to a bar that nothing else writes into it.
+from fuseprompt.models.hub import silence_libraries as silence_libraries
 from fuseprompt.search.engine import Progress as SearchProgress
 
 
@@ -121,11 +123,3 @@ class _HidingProgress(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return what is drawn."""
         return [Text("")] if self.is_hidden else super().get_renderables()
-
-
-def silence_libraries() -> None:
-    """Keep the progress bars and remarks of transformers off the terminal."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()

@@ -90,6 +90,14 @@ def pick_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
+def silence_libraries() -> None:
+    """Keep the progress bars and remarks of transformers off the terminal."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
 def _load_offline(name: str, device: torch.device) -> Model:
     if name not in OFFLINE_IDS:
         raise MissingModelError(f"No offline model {name!r}; there are {', '.join(OFFLINE_IDS)}.")

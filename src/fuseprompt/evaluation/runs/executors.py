@@ -23,6 +23,9 @@ from fuseprompt.evaluation.runs.plan import Job
 #: Workers that may die, one after another, before one of them has loaded the models.
 MAX_DEATHS_AT_START: Final = 3
 
+#: Seconds that a worker has to leave in good order.
+_STOP_SECONDS: Final = 5.0
+
 
 @runtime_checkable
 class Searcher(Protocol):
@@ -143,6 +146,8 @@ class LocalExecutor(AbstractContextManager["LocalExecutor"]):
     def __exit__(self, *_: object) -> None:
         """Stop all workers, in whatever they are doing."""
         for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
             worker.stop()
 
     @property
@@ -256,6 +261,8 @@ class _Worker:
             self.connection.send(task)
 
     def stop(self) -> None:
+        self.process.terminate()
+        self.process.join(_STOP_SECONDS)
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -265,6 +272,7 @@ def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> 
     """Make a searcher and do tasks until the connection ends; the main function of a worker."""
     # Ctrl-C reaches every process of the terminal; the main one decides and stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         searcher = make_searcher(number)
@@ -275,6 +283,11 @@ def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> 
     with suppress(EOFError, OSError):
         while True:
             connection.send(do_task(searcher, connection.recv()))
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """End this process; what it holds of the system is given back."""
+    raise SystemExit(0)
 
 
 def _end_with_parent() -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -204,6 +204,8 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
         raise RunError(
             f"{path}: cannot be written ({error.strerror}). The journal is safe: make room and go "
             "on with --resume."

@@ -18,6 +18,7 @@ from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.settings import RunSettings
+from fuseprompt.models.hub import silence_libraries
 from fuseprompt.models.images import open_image
 from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
@@ -61,6 +62,7 @@ class MakeCaptioner:
         Returns:
             The searcher, its models loaded and its tables made.
         """
+        silence_libraries()  # Several workers share a terminal.
         torch.set_num_threads(self.threads)
         device = self.device
         if device == "cuda":
