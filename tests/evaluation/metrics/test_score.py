@@ -195,6 +195,11 @@ GOLDEN = {
 }
 
 
+def test_the_page_tells_the_golden_numbers() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    assert all(f"{value:.6f}".lstrip("0") in page for value in GOLDEN.values())
+
+
 @needs_tools
 @pytest.mark.usefixtures("no_meteor")
 def test_real_coco_captions_give_the_golden_numbers() -> None:
