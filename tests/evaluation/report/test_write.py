@@ -22,7 +22,7 @@ def some_run(tmp_path, settings=None, **options):
 def test_coverage_times_losses_and_settings_are_told(tmp_path) -> None:
     text = make_report(read_run(some_run(tmp_path)), {})
     assert "- 2 of 4 captions (50.0 %); the journal has 3 records." in text
-    assert "- 1 captions are no finished sentence." in text
+    assert "- Captions that are no finished sentence: 1." in text
     assert "  - 3: cannot be read" in text
     assert "| none | 2 | 4.00 | 1.00 | 1.00 | 2.00 | 2.00 | 2.00 | 3.00 |" in text
     assert f"| settings hash | {run_settings().hash} |" in text
@@ -66,7 +66,7 @@ def test_a_run_without_captions_has_a_report(tmp_path) -> None:
     folder = save_run(tmp_path / "run", [], run_settings(), asked=3)
     write_report(folder)
     assert "0 of 3 captions" in (folder / "report.md").read_text()
-    assert "0 captions" in (folder / "gallery.html").read_text()
+    assert "Captions: 0" in (folder / "gallery.html").read_text()
 
 
 def test_weights_are_those_of_the_run_and_else_the_defaults(tmp_path) -> None:

@@ -56,9 +56,9 @@ def make_pages(
 
 def _page(run: Run, weights: Mapping[str, float], cards: str, *, number: int, count: int) -> str:
     title = f"Captions of {run.settings.dataset}, {run.settings.split}"
-    shown = f"{len(run.captions):,} captions" + (
-        f", {len(run.failures):,} failures" if run.failures else ""
-    )
+    shown = f"Captions: {len(run.captions):,}"
+    if run.failures:
+        shown += f", failed images: {len(run.failures):,}"
     keys = "".join(
         f'<span><span class="key term-{i}"></span>{escape(name)} &times; {weight:g}</span>'
         for i, (name, weight) in enumerate(weights.items())

@@ -123,10 +123,10 @@ def _coverage(run: Run) -> str:
     lines = [
         f"- {done:,} of {asked:,} captions ({share:.1f} %); the journal has {run.num_attempts:,} "
         "records.",
-        f"- {open_:,} captions are no finished sentence.",
+        f"- Captions that are no finished sentence: {open_:,}.",
     ]
     if run.failures:
-        lines.append(f"- {len(run.failures):,} images failed:")
+        lines.append(f"- Images that failed: {len(run.failures):,}.")
     for record in list(run.failures.values())[:_SHOWN]:
         lines.append(f"  - {record.id}: {' '.join(record.error.split())}")
     if len(run.failures) > _SHOWN:
