@@ -85,14 +85,15 @@ class BlendTransfer:
     Attributes:
         first: Knows the text around the token; a gradient.
         second: Knows the token; a table that covers continuations.
-        share: Weight of the second, between 0 and 1. Two thirds was best or close to it in all
-            cells of the contexts that docs/fidelity.md describes.
+        share: Weight of the second, between 0 and 1. It and the table's gain are those of a
+            regression on both, about .83 of the table and .4 of the gradient for new words, .78 and
+            .6 for continuations (docs/decisions.md).
         name: Name in results.
     """
 
     first: Transfer = field(default_factory=RetokenizedTransfer)
-    second: Transfer = field(default_factory=FrameTable)
-    share: float = 2 / 3
+    second: Transfer = field(default_factory=lambda: FrameTable(gain=1.35))
+    share: float = 0.6
     name: str = "blend"
 
     def __post_init__(self) -> None:

@@ -27,7 +27,13 @@ from fuseprompt.transfer.word_table import OnProgress
 
 #: Beginnings behind which every token is read. Short, so that a token weighs in them; the last
 #: words differ in kind, since continuations are joined to them. None is a benchmark's context.
-FRAMES: Final = ("A man", "Two small children playing", "A picture of", "A dog and a small")
+FRAMES: Final = ("A man", "Two small children playing", "A picture of")
+
+#: Slope of exact losses on the table's, new words and continuations, in a text as long as a frame;
+#: it falls with the root of the length. Measured in 36 contexts beside the benchmark's
+#: (docs/decisions.md).
+_SLOPE_NEW: Final = 0.85
+_SLOPE_CONTINUED: Final = 0.55
 
 #: Texts per call while a table is made; progress is reported after each.
 _CHUNK: Final = 1024
@@ -40,11 +46,14 @@ class FrameTable:
 
     Attributes:
         frames: Beginnings of texts, each ending in a word.
+        gain: Factor of the predicted differences between tokens. 1 is right where the table is
+            asked alone; where its predictions are averaged with others, differences get too small.
         folder: Where tables are kept; the cache folder by default.
         on_progress: Called with (texts done, texts in all) while a table is made.
     """
 
     frames: tuple[str, ...] = FRAMES
+    gain: float = 1.0
     folder: Path | None = None
     on_progress: OnProgress | None = field(default=None, repr=False, compare=False)
 
@@ -69,7 +78,7 @@ class FrameTable:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the table if it is not on disk."""
-        return _FrameScorer(loss, self.frames, *self.vectors(table, loss))
+        return _FrameScorer(loss, self.frames, self.gain, *self.vectors(table, loss))
 
     def vectors(
         self, table: RetokenizationTable, loss: EmbedLoss
@@ -101,16 +110,17 @@ class FrameTable:
 class _FrameScorer:
     loss: EmbedLoss
     frames: tuple[str, ...]
+    gain: float
     vectors: Float[Tensor, "r o"]
     row_of: Int[Tensor, " v"]
     cost: float = 0.0
     _by_problem: dict[int, Tensor] = field(default_factory=dict)
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        return self._in_context(slots, words.expand(len(slots), -1), added=1)
+        return self._in_context(slots, words.expand(len(slots), -1), 1, _SLOPE_NEW)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        return self._in_context(slots, tokens, added=0)
+        return self._in_context(slots, tokens, 0, _SLOPE_CONTINUED)
 
     def _mean_loss(self, problem: int) -> Float[Tensor, " r"]:
         """Return the loss of each token's mean output, against the target of a problem."""
@@ -120,9 +130,19 @@ class _FrameScorer:
         return self._by_problem[problem]
 
     def _in_context(
-        self, slots: Slots, tokens: Int[Tensor, "n c"], *, added: int
+        self, slots: Slots, tokens: Int[Tensor, "n c"], added: int, slope: float
     ) -> Float[Tensor, "n c"]:
-        """Shrink towards the mean token: one more word moves the loss of a long text less."""
+        """Shrink towards the mean token: a token moves the loss of a long text less.
+
+        Args:
+            slots: The slots.
+            tokens: Tokens of each.
+            added: Words by which a token makes the text longer.
+            slope: Of the exact loss in a text as long as the frames.
+
+        Returns:
+            Predicted losses, shape (n, c).
+        """
         rows = self.row_of[tokens]
         known = torch.stack([self._mean_loss(p) for p in slots.problems.tolist()])  # (n, r)
         if not known.shape[1]:
@@ -134,8 +154,8 @@ class _FrameScorer:
             max(1, len(left.split()) + added + len(right.split()))
             for left, right in zip(slots.left, slots.right, strict=True)
         ]
-        shrink = (frame / torch.tensor(counts)).clamp_max(1.0)[:, None]
-        return mean + shrink * (alone - mean)
+        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None]
+        return mean + self.gain * slope * shrink * (alone - mean)
 
 
 def load_or_make(
