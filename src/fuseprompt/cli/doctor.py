@@ -255,8 +255,8 @@ def _print_tables(report: Report) -> None:
     facts.add_row("device", f"{report.device}, {report.threads} CPU threads")
     facts.add_row("cache", report.cache)
     facts.add_row("models in use", report.configuration)
-    for name, state in report.metrics.items():
-        facts.add_row(name, state)
+    for tool, version in report.metrics.items():
+        facts.add_row(tool, version)
     console.print(facts)
     models = Table(box=None)
     models.add_column("model", overflow="fold")

@@ -67,6 +67,6 @@ def _load() -> Any:
         except ModuleNotFoundError:
             continue
     raise MetricError(
-        "The scene graph needs spaCy and its small English model (90 MB): "
+        "The scene graph needs spaCy and its small English model (210 MB): "
         'pip install "fuseprompt[scene-graph]".'
     )
