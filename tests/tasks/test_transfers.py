@@ -37,7 +37,8 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
     tables = {n: {"word table"} for n in ("context-free", "sum", "best")}
-    expected = {**tables, "tproduct": {"maps"}}
+    frames = {n: {"frame table"} for n in ("frames", "blend")}
+    expected = {**tables, **frames, "tproduct": {"maps"}}
     assert set(told) == expected.get(name, set())
     told.clear()
     (again,) = minimize(objective(), method, problems()[0])

@@ -13,7 +13,9 @@ from fuseprompt import __version__
 from fuseprompt.errors import FuseError
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
-TRANSFERS: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
+TRANSFERS: Final = (
+    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "blend", "best",
+)  # fmt: skip
 
 Device = restricted_string_type("Device", r"^(auto|cpu|cuda(:\d+)?)$", docstring="auto, cpu, cuda")
 

@@ -12,12 +12,15 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.base import TokenScorer, Transfer
-from fuseprompt.transfer.combined import SumTransfer
+from fuseprompt.transfer.combined import BLEND_GAIN, BlendTransfer, SumTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
+from fuseprompt.transfer.frame_table import FrameTable
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
 
-TRANSFER_NAMES: Final = ("none", "random", "context-free", "direct", "tproduct", "sum", "best")
+TRANSFER_NAMES: Final = (
+    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "blend", "best",
+)  # fmt: skip
 
 #: Called with what is being made, how much of it is done, and how much there is.
 OnMaking = Callable[[str, int, int], None]
@@ -38,6 +41,7 @@ def transfer_named(name: str, *, seed: int = 0, on_making: OnMaking | None = Non
         ProblemError: If there is none of that name.
     """
     words = WordTable(on_progress=_called("word table", on_making))
+    on_frames = _called("frame table", on_making)
     match name:
         case "none":
             return NoTransfer()
@@ -52,6 +56,10 @@ def transfer_named(name: str, *, seed: int = 0, on_making: OnMaking | None = Non
             return FittedTransfer(on_progress=_called("maps", on_making))
         case "sum":
             return SumTransfer(second=words)
+        case "frames":
+            return FrameTable(on_progress=on_frames)
+        case "blend":
+            return BlendTransfer(second=FrameTable(gain=BLEND_GAIN, on_progress=on_frames))
     raise ProblemError(f"transfer {name!r}: expected one of {', '.join(TRANSFER_NAMES)}.")
 
 

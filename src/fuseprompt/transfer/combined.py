@@ -27,6 +27,9 @@ from fuseprompt.transfer.word_table import WordTable
 #: the sum, halved for its two summands; measured 1.5-2.0 in 21 contexts.
 _SPREAD: Final = 0.7
 
+#: Gain of the frame table in a blend (docs/decisions.md).
+BLEND_GAIN: Final = 1.35
+
 
 @final
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class BlendTransfer:
     """
 
     first: Transfer = field(default_factory=RetokenizedTransfer)
-    second: Transfer = field(default_factory=lambda: FrameTable(gain=1.35))
+    second: Transfer = field(default_factory=lambda: FrameTable(gain=BLEND_GAIN))
     share: float = 0.6
     name: str = "blend"
 
