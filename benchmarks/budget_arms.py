@@ -31,6 +31,7 @@ from fuseprompt.transfer.base import GRADIENT_COST, Slots, TokenScorer, Transfer
 from fuseprompt.transfer.cache import load_or_fit
 from fuseprompt.transfer.combined import SumTransfer
 from fuseprompt.transfer.controls import RandomTransfer
+from fuseprompt.transfer.frame_table import FrameTable
 from fuseprompt.transfer.linearise import CommonWords
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.tproduct import TProductTransfer
@@ -175,6 +176,7 @@ def _random(seed: int) -> Arm:
 ARMS: Mapping[str, Arm] = {
     LM: lambda budget: LanguageModelProposer(budget),
     "table": lambda budget: TransferProposer(WordsOnly(WordTable()), search_width=budget),
+    "frames": lambda budget: TransferProposer(FrameTable(), search_width=budget),
     "surrogate": lambda budget: SurrogateProposer(WordsOnly(WordTable()), search_width=budget),
     "direct": lambda budget: with_gradient(_direct, budget, wanted=16),
     "direct-4": lambda budget: with_gradient(_direct, budget, wanted=4),
