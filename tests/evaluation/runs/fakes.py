@@ -148,9 +148,9 @@ def captions_of(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Caption `argv[1]` into `argv[2]` with two workers, slowly."""
+    """Caption `argv[1]` into `argv[2]` with two workers, `argv[3]` seconds for each group."""
     data, out = Path(sys.argv[1]), Path(sys.argv[2])
-    make = MakeFake(seconds=0.05)
+    make = MakeFake(seconds=float(sys.argv[3]))
     evaluate(
         fake_dataset(data, 40),
         SETTINGS,

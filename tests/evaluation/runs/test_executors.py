@@ -1,6 +1,7 @@
 """Worker processes: they work, they die and are replaced, and they end with their parent."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -91,10 +92,10 @@ def test_ends_are_said_in_words() -> None:
     assert describe_error(ValueError("two\nlines")) == "ValueError: two lines"
 
 
-def start_script(data: Path, out: Path) -> "subprocess.Popen[str]":
+def start_script(data: Path, out: Path, *, seconds: float = 0.05) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.evaluation.runs.fakes", str(data), str(out)],
+        [sys.executable, "-m", "tests.evaluation.runs.fakes", str(data), str(out), str(seconds)],
         env=environment,
         cwd=ROOT,
         text=True,
@@ -142,4 +143,25 @@ def test_killed_and_resumed_the_captions_are_the_same(tmp_path: Path) -> None:
     assert not (out / "captions.jsonl").exists()
     with start_script(data, out) as process:
         assert process.wait(60) == 0
+    assert captions_of(out) == captions_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_the_captions_are_the_same(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "run"
+    run_fake(data, tmp_path / "whole", count=40)
+    moments = random.Random(0)
+    num_kills, counts = 0, [0]
+    while True:
+        with start_script(data, out, seconds=0.8) as process:
+            try:
+                assert process.wait(moments.uniform(0.3, 4.0)) == 0
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                num_kills += 1
+        counts.append(len(read_journal(out / "journal.jsonl")))
+        assert num_kills < 100
+    assert num_kills >= 2
+    assert counts == sorted(counts)
     assert captions_of(out) == captions_of(tmp_path / "whole")

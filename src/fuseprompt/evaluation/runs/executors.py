@@ -131,7 +131,8 @@ class LocalExecutor(AbstractContextManager["LocalExecutor"]):
     """Worker processes on this machine; one that dies is replaced.
 
     The processes are started anew, not forked: a fork of a process with a GPU or with threads of a
-    linear algebra library does not work. They end when this process does, however it ends.
+    linear algebra library does not work. They end when this process does, however it ends. A script
+    that uses this class needs the usual `if __name__ == "__main__":`, since workers import it.
 
     Args:
         make_searcher: Makes the searcher of a worker, in the worker.

@@ -245,11 +245,16 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             lock.seek(0)
             raise RunError(
                 f"{folder}: another run is writing to it ({lock.read().strip() or 'unknown'}). "
                 "Wait for it, stop it, or name another folder."
+            ) from None
+        except OSError as error:
+            raise RunError(
+                f"{folder}: cannot be locked ({error.strerror}), so nothing would keep a second "
+                "run out of it. Name a folder on another file system."
             ) from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {platform.node()}\n")
