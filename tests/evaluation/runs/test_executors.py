@@ -150,18 +150,18 @@ def test_killed_and_resumed_the_captions_are_the_same(tmp_path: Path) -> None:
 def test_killed_again_and_again_the_captions_are_the_same(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     run_fake(data, tmp_path / "whole", count=40)
-    moments = random.Random(0)
-    num_kills, counts = 0, [0]
-    while True:
+    moments, num_kills, counts = random.Random(0), 0, [0]
+    for _ in range(8):
         with start_script(data, out, seconds=0.8) as process:
             try:
-                assert process.wait(moments.uniform(0.3, 4.0)) == 0
+                process.wait(moments.uniform(0.3, 2.0))  # Of at least four seconds' work.
                 break
             except subprocess.TimeoutExpired:
                 process.kill()
                 num_kills += 1
         counts.append(len(read_journal(out / "journal.jsonl")))
-        assert num_kills < 100
+    with start_script(data, out) as process:
+        assert process.wait(60) == 0
     assert num_kills >= 2
     assert counts == sorted(counts)
     assert captions_of(out) == captions_of(tmp_path / "whole")
