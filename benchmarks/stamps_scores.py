@@ -74,7 +74,8 @@ def main() -> None:
     if count:
         print(metric_table(arms, args.data, spice_folder=args.spice_folder), end="\n\n")
         print(loss_table(arms), end="\n\n")
-        print(difference_table(arms), end="\n\n")
+        for base in ("none", "context-free"):
+            print(difference_table(arms, base), end="\n\n")
         print(caption_table(arms))
 
 
@@ -156,14 +157,13 @@ def mean(rows: Sequence[Row], name: str) -> float:
     return fmean(row[name] for row in rows)
 
 
-def difference_table(arms: Mapping[str, Sequence[Row]]) -> str:
-    """Return the mean difference of each arm to no gradient, with 95 % bootstrap intervals."""
-    base = arms["none"]
+def difference_table(arms: Mapping[str, Sequence[Row]], base: str) -> str:
+    """Return the mean difference of each arm to one of them, with 95 % bootstrap intervals."""
     lines = []
     for arm, rows in arms.items():
-        if arm == "none":
+        if arm == base:
             continue
-        pairs = list(zip(rows, base, strict=True))
+        pairs = list(zip(rows, arms[base], strict=True))
         differences = {
             "shared": [float(shares_a_word(a)) - float(shares_a_word(b)) for a, b in pairs],
             "image": [a["image"] - b["image"] for a, b in pairs],
@@ -172,7 +172,7 @@ def difference_table(arms: Mapping[str, Sequence[Row]]) -> str:
         }
         cells = [_with_interval(values) for values in differences.values()]
         lines.append([TITLES[arm], *cells])
-    head = ["minus no gradient", "shares a word", "image distance", "fluency", "loss"]
+    head = [f"minus {TITLES[base]}", "shares a word", "image distance", "fluency", "loss"]
     return markdown_table(head, lines)
 
 

@@ -86,12 +86,12 @@ def test_tables_have_a_row_for_every_arm_and_say_what_is_missing(monkeypatch) ->
     assert losses[-1].endswith("| 2.00 | 0.400 | - | - | - |")
 
 
-def test_differences_are_paired_with_no_gradient() -> None:
+def test_differences_are_paired_with_those_of_the_same_picture() -> None:
     from stamps_scores import complete_rows, difference_table
 
     rows = [r for p in "abcd" for r in all_arms(p)]
     rows = [r | {"image": 0.1, "loss": 5.0} if r["arm"] == "sum" else r for r in rows]
-    lines = difference_table(complete_rows(rows)).splitlines()
+    lines = difference_table(complete_rows(rows), "none").splitlines()
     (changed,) = [line for line in lines if line.startswith("| direct gradient")]
     assert "-0.300 [-0.300, -0.300]" in changed
     assert "-2.000 [-2.000, -2.000]" in changed
