@@ -31,7 +31,7 @@ COLUMNS: Final = (
 )
 
 #: What the others are compared with.
-RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16")
+RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16", "frames")
 
 #: Recall of the best ten within 64 and 512, rho, regret at 16 (contracts, section 6).
 GOALS: Final[Mapping[str, Mapping[str, float]]] = {
@@ -255,6 +255,11 @@ _COLOURS: Final[Mapping[str, str]] = {
     "union": "#ff7f0e",
     "context-free-16": "#98df8a",
     "surrogate of table": "#000000",
+    "frames": "#bcbd22",
+    "blend-4": "#f7b6d2",
+    "blend": "#8c564b",
+    "surrogate of frames": "#393b79",
+    "surrogate of blend-4": "#ad494a",
     "surrogate of sum": "#e377c2",
 }
 
