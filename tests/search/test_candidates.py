@@ -142,6 +142,17 @@ def test_special_and_odd_tokens_are_in_no_class() -> None:
     assert not classes.continuations[classes.ends].any()
 
 
+def test_a_tokenizer_without_special_texts_has_classes_too() -> None:
+    rust = Rust.from_str(TOKENIZER._backend.to_str())
+    rust.train_from_iterator(["a cat a dog"] * 9, trainers.BpeTrainer(show_progress=False))
+    plain_one = Tokenizer(rust, name="no specials")
+    assert plain_one.special_texts == ()
+    classes = TokenClasses(plain_one, plain_one.vocab_size)
+    (cat,) = plain_one.encode(" cat")
+    assert classes.new_words[cat]
+    assert classes.continuations[plain_one.encode("a")[0]]
+
+
 def test_extend_appends_tokens_and_sums_likelihoods() -> None:
     beams = beams_of("An image of a", "the")
     scores = torch.arange(TOKENIZER.vocab_size, dtype=torch.float32).repeat(2, 1)

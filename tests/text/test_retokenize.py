@@ -274,6 +274,15 @@ def test_rows_that_share_a_number_are_told_apart(monkeypatch: pytest.MonkeyPatch
     assert len(distinct) == 2
 
 
+def test_last_words_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuseprompt.text.retokenize._MOST_WORDS", 5)
+    table = RetokenizationTable(GPT2, BERT)
+    want = {w: BERT.encode(w) for w in ("fox", "dogs", "cat", "two", "river", "night", "park")}
+    for words in (["fox", "dogs", "cat"], ["cat", "two", "river", "night"], [*want]):
+        assert table.encode_words(words) == [want[w] for w in words]
+        assert len(table._words) <= max(5, len(words))
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [("", ""), ("a ", ""), ("cat", "cat"), ("a cat", " cat"), ("a\ncat", "\ncat"), ("a  b", " b")],
