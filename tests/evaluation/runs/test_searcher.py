@@ -1,5 +1,8 @@
 """What a worker does with models: tiny ones here, the offline ones in the test of the command."""
 
+import fcntl
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,8 +53,6 @@ def test_an_unknown_sentiment_is_found_at_the_start() -> None:
 
 def test_only_noise_depends_on_the_seed(tmp_path: Path) -> None:
     some = jobs(tmp_path, "a.png", "b.png")
-    from dataclasses import replace
-
     noisy = Captioner(tiny_models(), replace(SMALL, transfer=RandomTransfer(scale=50.0)), [""])
     texts = {tuple(f.text for f in noisy.search(some, seed=seed)) for seed in range(6)}
     assert len(texts) > 1
@@ -77,3 +78,27 @@ def test_a_worker_loads_its_models_itself(tmp_path: Path) -> None:
     make = MakeCaptioner(ids, SMALL, ("",), "cpu", 1)
     (found,) = make(0).search(jobs(tmp_path, "a.png"), seed=0)
     assert found.text.startswith("An image of ")
+
+
+def test_tables_are_made_by_one_worker_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    models = tiny_models()
+    with (tmp_path / "tables.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        worker = threading.Thread(target=Captioner, args=(models, SMALL, [""]))
+        worker.start()
+        worker.join(0.5)
+        assert worker.is_alive()
+    worker.join(60)
+    assert not worker.is_alive()
+
+
+def test_a_cache_that_cannot_be_written_needs_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "file"))
+    (found,) = Captioner(tiny_models(), SMALL, [""]).search(jobs(tmp_path, "a.png"), seed=0)
+    assert found.caption
