@@ -121,6 +121,8 @@ class ClipModel:
                 f"It reads padding, so every text is padded to {self.padded_to} tokens.",
             )
         self._tower = self._find_tower()
+        if self._tower is None:
+            self.notes += ("Its text tower cannot go on from a stem: texts are computed whole.",)
 
     @classmethod
     def load(
