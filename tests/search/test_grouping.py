@@ -97,7 +97,7 @@ def eight() -> list[Problem]:
 
 
 def searched(problems: Sequence[Problem], group_size: int) -> tuple[list[Result], Seen]:
-    search = method(steps=3, max_end_nats=8.0)
+    search = method(steps=2, max_end_nats=8.0, search_width=6)
     watched = Watched(search.proposer)
     search = replace(search, proposer=watched)
     return minimize(objective(), search, problems, group_size=group_size), watched.seen
@@ -142,6 +142,6 @@ def test_two_photos_together_are_two_photos_alone() -> None:
     photos = [
         Problem(name, {"image": PHOTOS / f"{name}.jpg"}, PREFIX) for name in ("cat", "coffee")
     ]
-    search = AutoDAN(steps=2, proposer=LanguageModelProposer(24), strategy=BeamSearch(3))
+    search = AutoDAN(2, LanguageModelProposer(12), BeamSearch(2), num_pooled=2)
     pair, single = (minimize(Objective(terms), search, photos, group_size=size) for size in (2, 1))
     assert_same_results(single, pair)

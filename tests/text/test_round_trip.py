@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fuseprompt.models.offline import offline_folder
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, Verdict
+from fuseprompt.text.retokenize import PaddedIds, Verdict
 from fuseprompt.text.round_trip import RoundTrip
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES, byte_bpe, end_of_word_bpe, meta_bpe, word_piece
@@ -111,7 +111,6 @@ def test_the_offline_writer_is_answered_from_tables() -> None:
     assert trip.table.verdict == Verdict(1.0, 1.0)
     words = torch.nonzero(trip.table.starts_word | trip.table.joins_word).flatten()
     generator = torch.Generator().manual_seed(0)
-    some = words[torch.randperm(len(words), generator=generator)[:2000]].tolist()
-    share = compare(trip, ["An image of a", "a dog running on the bea", "U.S", "1"], some)
+    some = words[torch.randperm(len(words), generator=generator)[:800]].tolist()
+    share = compare(trip, ["An image of a", "a dog running on the bea", "U.S"], some)
     assert 0.5 < share < 1.0
-    assert isinstance(trip.table, RetokenizationTable)
