@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.passes import PassSize
-from fuseprompt.models.text_tower import TextTower, shares_stems
+from fuseprompt.models.text_tower import TextTower, _Pass, _runs, shares_stems
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tiny import clip
 
@@ -63,3 +63,22 @@ def test_padding_behind_a_stem_means_nothing() -> None:
         torch.testing.assert_close(more_keys[:1, :, :3], keys, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(more_values[:1, :, :3], values, atol=1e-5, rtol=1e-5)
     assert tower.token_bytes == sum(2 * keys[0, :, 0].numel() * 4 for keys, _ in alone)
+
+
+def test_attention_in_place_is_attention_over_copies() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    stems = ((draw(3, 2, 5, 4), draw(3, 2, 5, 4)),)
+    rows = torch.tensor([2, 2, 0, 2])
+    visible = torch.ones(4, 1, 3, 8, dtype=torch.bool).tril(5)
+    visible[1, :, :, 2:5] = False
+    own = [draw(4, 2, 3, 4) for _ in range(3)]
+    copies = _Pass(stems, rows, visible).attend(*own, None)
+    in_place = _Pass(stems, rows, visible, _runs(rows)).attend(*own, None)
+    assert _runs(rows) == [(2, 2), (0, 1), (2, 1)]
+    torch.testing.assert_close(in_place, copies, atol=1e-6, rtol=1e-5)
+    wrong = _Pass(stems, rows, visible, [(0, 2), (0, 2)]).attend(*own, None)
+    assert not torch.allclose(wrong, copies, atol=1e-3)

@@ -10,6 +10,7 @@ remembered here. Read next: `fuseprompt.models.tower_cache`.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, final
 
 import torch
@@ -36,6 +37,7 @@ class _Pass:
         stems: Keys and values of the stems, or () to compute some.
         rows: Stem of each row of the pass, shape (b,).
         visible: Which keys each position sees: its stem's, then its own; shape (b, 1, s, t + s).
+        spans: Where copies are dear: the runs of rows with one stem, as (stem, number of rows).
         key_values: Keys and values of the pass's own tokens, filled layer by layer.
         layer: Layers that were called.
     """
@@ -43,22 +45,64 @@ class _Pass:
     stems: KeyValues
     rows: Int[Tensor, " b"]
     visible: Tensor
+    spans: list[tuple[int, int]] = field(default_factory=list)
     key_values: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     layer: int = 0
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:
         """Return the attention of one layer, shape (b, s, heads, d)."""
-        if self.stems:
-            stem_keys, stem_values = self.stems[self.layer]
-            keys = torch.cat([stem_keys[self.rows], keys], dim=2)
-            values = torch.cat([stem_values[self.rows], values], dim=2)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        if self.spans:
+            attended = self._attend_in_place(query, keys, values, scale)
         else:
-            self.key_values.append((keys, values))
+            if self.stems:
+                stem_keys, stem_values = self.stems[self.layer]
+                keys = torch.cat([stem_keys[self.rows], keys], dim=2)
+                values = torch.cat([stem_values[self.rows], values], dim=2)
+            else:
+                self.key_values.append((keys, values))
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query, keys, values, attn_mask=self.visible, scale=scale
+            ).transpose(1, 2)
         self.layer += 1
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=self.visible, scale=scaling
-        )
-        return attended.transpose(1, 2).contiguous()
+        return attended.contiguous()
+
+    @cached_property
+    def _penalty(self) -> Float[Tensor, "b 1 s u"]:
+        """What is added to the score of each key: nothing, or what hides it."""
+        return torch.zeros(self.visible.shape).masked_fill_(~self.visible, -float("inf"))
+
+    def _attend_in_place(
+        self, query: Tensor, keys: Tensor, values: Tensor, scale: float
+    ) -> Float[Tensor, "b s h d"]:
+        """Attend without a copy of a stem for each of its rows: a quarter of the time on a CPU."""
+        stem_keys, stem_values = self.stems[self.layer]
+        width = stem_keys.shape[2]
+        # Few keys of their own, so that sums are quicker than many tiny matrix products.
+        own = (query[:, :, :, None] * keys[:, :, None]).sum(dim=-1)
+        scores = torch.cat([self._times_stem(query, stem_keys.mT), own], dim=-1)
+        scores.mul_(scale).add_(self._penalty)
+        # The library's softmax is slow where the last axis is short.
+        weights = scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
+        weights = (weights / weights.sum(dim=-1, keepdim=True)).transpose(1, 2)  # (b, s, h, u)
+        attended = self._times_stem(weights[..., :width].transpose(1, 2), stem_values)
+        attended = attended.transpose(1, 2).contiguous()
+        for i in range(keys.shape[2]):
+            attended.addcmul_(weights[..., width + i, None], values[:, None, :, i])
+        return attended
+
+    def _times_stem(
+        self, left: Float[Tensor, "b h s k"], right: Float[Tensor, "n h k m"]
+    ) -> Float[Tensor, "b h s m"]:
+        """Multiply each row with the matrices of its stem, all rows of a stem at once."""
+        parts = []
+        for (stem, count), part in zip(
+            self.spans, torch.split(left, [count for _, count in self.spans]), strict=True
+        ):
+            heads, length = part.shape[1:3]
+            flat = part.transpose(0, 1).reshape(heads, count * length, -1) @ right[stem]
+            parts.append(flat.view(heads, count, length, -1).transpose(0, 1))
+        return torch.cat(parts)
 
 
 @final
@@ -114,20 +158,27 @@ class TextTower:
         Args:
             token_ids: Tokens after the kept ones, shape (b, s).
             stems: Keys and values of all stems.
-            rows: Stem of each text, shape (b,).
+            rows: Stem of each text, shape (b,); quickest where texts of one stem stand together.
             kept: Tokens of the stem that each text begins with, shape (b,).
         """
+        spans = _runs(rows) if self.device.type == "cpu" else []
         ids, rows, kept = (t.to(self.device) for t in (token_ids, rows, kept))
         length, width = ids.shape[1], stems[0][0].shape[2]
         at = torch.arange(max(length, width), device=self.device)
         known = (at[:width] < kept[:, None])[:, None, None].expand(-1, 1, length, -1)
         own = (at[:length] <= at[:length, None]).expand(len(ids), 1, -1, -1)
-        now = _Pass(stems, rows, torch.cat([known, own], dim=-1))
+        now = _Pass(stems, rows, torch.cat([known, own], dim=-1), spans)
         return self._run(ids, now, kept[:, None] + at[:length]).float()
 
     def _run(self, ids: Tensor, now: _Pass, positions: Tensor) -> Tensor:
         with _attention(self._config):
             return self._compute(ids, position_ids=positions, stem_pass=now)
+
+
+def _runs(rows: Int[Tensor, " b"]) -> list[tuple[int, int]]:
+    """Return each run of equal numbers, and how long it is."""
+    values, counts = torch.unique_consecutive(rows, return_counts=True)
+    return list(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 @contextmanager

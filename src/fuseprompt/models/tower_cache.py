@@ -121,6 +121,7 @@ class TowerCache:
         stored = self._key_values[0][0].shape[2] // _STORED_TOKENS
         for length in torch.unique(new).tolist():
             alike = torch.nonzero(new == length).flatten()
+            alike = alike[torch.argsort(rows[alike], stable=True)]  # Texts of a stem together.
             self.num_computed += len(alike) * length
 
             def compute(chunk: Tensor, length: int = length) -> Tensor:
