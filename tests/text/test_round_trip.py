@@ -5,7 +5,7 @@ import torch
 
 from fuseprompt.models.offline import offline_folder
 from fuseprompt.text.retokenize import PaddedIds, Verdict
-from fuseprompt.text.round_trip import RoundTrip
+from fuseprompt.text.round_trip import _READ_BACK, _READ_OTHERWISE, RoundTrip
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES, byte_bpe, end_of_word_bpe, meta_bpe, word_piece
 
@@ -60,8 +60,9 @@ def test_every_token_after_every_text(name: str) -> None:
 
 def test_the_comparison_itself_notices_a_wrong_answer() -> None:
     trip = RoundTrip(byte_bpe())
-    wrong = torch.nonzero(trip.table.starts_word & trip._one_token_words)[0]
-    trip._one_token_words[wrong] = False
+    compare(trip, ["An image of"], torch.nonzero(trip.table.starts_word).flatten().tolist())
+    wrong = torch.nonzero(trip._known == _READ_BACK)[0]
+    trip._known[wrong] = _READ_OTHERWISE
     with pytest.raises(AssertionError):
         compare(trip, ["An image of"], wrong.tolist())
 
@@ -93,6 +94,17 @@ def test_last_words_are_encoded_together_and_only_once(monkeypatch: pytest.Monke
     trip.survives(texts, ids, rows, all_tokens)
     # The text itself; of longer words, none that was met before, whatever stands before it.
     assert sum(asked) == 1
+
+
+def test_only_tokens_that_are_asked_for_are_tried() -> None:
+    trip = RoundTrip(byte_bpe())
+    assert trip.table.verdict == Verdict(1.0, 1.0)
+    trip.table.__dict__.pop("pieces", None)
+    asked = torch.nonzero(trip.table.starts_word).flatten()[:5]
+    joining = torch.nonzero(trip.table.joins_word).flatten()[:5]
+    compare(trip, ["the quick", "a"], [*asked.tolist(), *joining.tolist()])
+    assert torch.nonzero(trip._known).flatten().tolist() == asked.tolist()
+    assert "pieces" not in trip.table.__dict__
 
 
 def test_a_tokenizer_has_one() -> None:

@@ -266,13 +266,14 @@ class RetokenizationTable:
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
-        lengths = self.pieces.lengths[tokens]
-        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (lengths > 0)
-        fast &= trusted.new_words == 1.0
-        lengths = lengths * fast
-        # Few tokens have as many pieces as the longest: cut before copying.
-        most = int(lengths.max()) if len(lengths) else 0
-        parts = PaddedIds(self.pieces.ids[:, :most][tokens] * fast[:, None], lengths)
+        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (trusted.new_words == 1.0)
+        parts = PaddedIds(torch.zeros(len(tokens), 0, dtype=torch.long), torch.zeros_like(tokens))
+        if fast.any():  # The table of pieces is made when it is first needed.
+            lengths = self.pieces.lengths[tokens] * fast
+            fast = lengths > 0
+            # Few tokens have as many pieces as the longest: cut before copying.
+            pieces = self.pieces.ids[:, : int(lengths.max())][tokens]
+            parts = PaddedIds(pieces * fast[:, None], lengths)
         base = stems[rows]
         slow = torch.nonzero(~fast).flatten()
         answered = len(tokens) - len(slow)

@@ -1,16 +1,16 @@
 """Which tokens, appended to a text, are read back as themselves: decode, then encode.
 
 The text is the result of a search, so a token counts only if its tokenizer cuts the longer text
-into the same ids and that token. Whole words are answered from a table made once for a vocabulary,
-the rest by the retokenisation table of the tokenizer to itself, which encodes last words only and
-remembers them. What that table's check does not trust is encoded as a whole text. Read next:
-`fuseprompt.search.candidates`.
+into the same ids and that token. A token that begins a word is tried after one word and remembered,
+the rest is answered by the retokenisation table of the tokenizer to itself, which encodes last
+words only and remembers them. What that table's check does not trust is encoded as a whole text.
+Read next: `fuseprompt.search.candidates`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -18,6 +18,12 @@ from torch import Tensor
 
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, are_solid, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
+
+#: The word after which tokens that begin a word are tried.
+_WORD: Final = "a"
+
+#: Marks of a token after a word. One that changes the word itself says nothing of other words.
+_UNKNOWN, _READ_BACK, _READ_OTHERWISE, _CHANGES_WORD = range(4)
 
 
 @final
@@ -42,11 +48,26 @@ class RoundTrip:
         return RetokenizationTable(self.tokenizer, self.tokenizer)
 
     @cached_property
-    def _one_token_words(self) -> Bool[Tensor, " v"]:
-        """Tokens that, read as a new word, are one token: themselves."""
-        pieces = self.table.pieces
-        own = torch.arange(len(pieces))
-        return (pieces.lengths == 1) & (pieces.ids[:, :1] == own[:, None]).all(dim=1)
+    def _known(self) -> Int[Tensor, " v"]:
+        """The mark of each token after a word; filled in as tokens are asked for."""
+        return torch.full((len(self.tokenizer.token_texts),), _UNKNOWN, dtype=torch.int8)
+
+    def _after_word(self, tokens: Int[Tensor, " c"]) -> Int[Tensor, " c"]:
+        """Return the mark of each token, all tokens being ones that begin a word."""
+        asked = torch.unique(tokens)
+        asked = asked[self._known[asked] == _UNKNOWN]
+        texts, stem = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
+        words = [_WORD + texts[token] for token in asked.tolist()]
+        marks = [
+            _CHANGES_WORD
+            if ids[: len(stem)] != stem
+            else _READ_BACK
+            if ids[len(stem) :] == [token]
+            else _READ_OTHERWISE
+            for token, ids in zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
+        ]
+        self._known[asked] = torch.tensor(marks, dtype=torch.int8)
+        return self._known[tokens]
 
     def survives(
         self,
@@ -66,11 +87,12 @@ class RoundTrip:
         Returns:
             Whether text + token encodes to the ids of the text and that token, shape (c,).
         """
-        table = self.table
-        by_word = table.starts_word[tokens] & are_solid(texts)[rows]
-        by_word &= (table.pieces.lengths[tokens] > 0) & (table.verdict.new_words == 1.0)
-        result = self._one_token_words[tokens]
-        others = torch.nonzero(~by_word).flatten()
+        by_word = self.table.starts_word[tokens] & are_solid(texts)[rows]
+        by_word &= self.table.verdict.new_words == 1.0
+        marks = torch.full(tokens.shape, _CHANGES_WORD, dtype=torch.int8)
+        marks[by_word] = self._after_word(tokens[by_word])
+        result = marks == _READ_BACK
+        others = torch.nonzero(marks == _CHANGES_WORD).flatten()
         if len(others):
             result[others] = self._survives_extended(texts, token_ids, rows[others], tokens[others])
         return result
