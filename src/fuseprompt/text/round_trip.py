@@ -58,14 +58,8 @@ class RoundTrip:
         asked = asked[self._known[asked] == _UNKNOWN]
         texts, stem = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
         words = [_WORD + texts[token] for token in asked.tolist()]
-        marks = [
-            _CHANGES_WORD
-            if ids[: len(stem)] != stem
-            else _READ_BACK
-            if ids[len(stem) :] == [token]
-            else _READ_OTHERWISE
-            for token, ids in zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
-        ]
+        read = zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
+        marks = [_mark(token, ids, stem) for token, ids in read]
         self._known[asked] = torch.tensor(marks, dtype=torch.int8)
         return self._known[tokens]
 
@@ -116,3 +110,10 @@ class RoundTrip:
         width = min(got.ids.shape[1], want.ids.shape[1])
         same = (got.ids[:, :width] == want.ids[:, :width]).all(dim=1)
         return same & (got.lengths == want.lengths)
+
+
+def _mark(token: int, ids: list[int], stem: list[int]) -> int:
+    """Return the mark of a token from the ids of a word with it, and of that word alone."""
+    if ids[: len(stem)] != stem:
+        return _CHANGES_WORD
+    return _READ_BACK if ids[len(stem) :] == [token] else _READ_OTHERWISE
