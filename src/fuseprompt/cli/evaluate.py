@@ -241,7 +241,7 @@ class _Teller:
 
     def status(self, status: Status) -> None:
         """Show how far the run is."""
-        pace = f"{status.captions_per_hour:,.0f} an hour"
+        pace = f"{status.captions_per_hour:,.0f} an hour" if status.num_new else "none yet"
         if self._bar is not None:
             done = status.num_done + status.num_failed
             self._bar.show(done, status.num_jobs, pace)
