@@ -118,7 +118,7 @@ class Predictions:
         words: The new-word tokens, shape (w,).
         new: Predicted loss of each term after a new word, shape (n, w) each.
         tokens: Tokens that lengthen the last word, shape (n, c).
-        may: Which of them may, shape (n, c).
+        may: Which of them may, and survive the round trip, shape (n, c).
         lengthened: Predicted loss of each term after them, shape (n, c) each.
         opens: Which texts are empty, shape (n,): none of these begins with a blank.
     """
@@ -185,16 +185,20 @@ class TransferProposing:
         words = torch.nonzero(self.classes.new_words).flatten()
         blocked = torch.where(self._may_continue(beams), log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_continuations, blocked.shape[1]), dim=1)
+        may = torch.isfinite(top.values)
+        rows, ranks = torch.nonzero(may, as_tuple=True)
+        may[rows, ranks] = self.classes.round_trip.survives(
+            beams.texts, beams.token_ids, rows, top.indices[rows, ranks]
+        )
+        asked = _leave_out(top.indices, may)
         slots = Slots.append(beams.texts, beams.problems)
         return Predictions(
             fluency=fluency.weight * reduced.float(),
             words=words,
             new={n: s.new_words(slots, words).cpu() for n, s in self.scorers.items()},
             tokens=top.indices,
-            may=torch.isfinite(top.values),
-            lengthened={
-                n: s.continuations(slots, top.indices).cpu() for n, s in self.scorers.items()
-            },
+            may=may,
+            lengthened={n: s.continuations(slots, asked).cpu() for n, s in self.scorers.items()},
             opens=torch.tensor([not text for text in beams.texts]),
         )
 
@@ -224,3 +228,14 @@ class TransferProposing:
         self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
     ) -> None:
         """Learn nothing: this proposer is the same at every step."""
+
+
+def _leave_out(tokens: Int[Tensor, "n c"], may: Bool[Tensor, "n c"]) -> Int[Tensor, "n c"]:
+    """Return the tokens with each one that may not be appended replaced by one of its row that may.
+
+    A transfer is then asked for nothing that cannot be a candidate.
+    """
+    if not may.numel():
+        return tokens
+    stand_in = tokens.gather(1, may.int().argmax(dim=1, keepdim=True))
+    return torch.where(may, tokens, stand_in)
