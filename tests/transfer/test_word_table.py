@@ -7,8 +7,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, trainers
+from torch.testing import assert_close
 
-from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
 from fuseprompt.transfer.base import Slots
 from fuseprompt.transfer.word_table import (
@@ -19,7 +20,7 @@ from fuseprompt.transfer.word_table import (
     load_or_make,
 )
 from tests.text.tiny import LINES, byte_bpe
-from tests.tiny import gpt2, llama_tokenizer
+from tests.tiny import clip, gpt2, llama_tokenizer
 from tests.transfer.fake_loss import (
     DotLoss,
     LinearModel,
@@ -222,3 +223,18 @@ def test_the_default_folder_is_in_the_cache(
     loss = linear_loss()
     WordTable().bind(gpt2(), table_for(loss), loss)
     assert len(list((tmp_path / "word-tables").glob("*.safetensors"))) == 1
+
+
+def test_a_causal_tower_reads_the_beginning_of_the_frame_once(monkeypatch) -> None:
+    model, words = clip(), [" dog", " the", " extraordinary"]
+    rows = [model.tokenizer.encode(FRAME.format(word=w)) for w in words]
+    ids = PaddedIds.from_lists([model.tokenizer.frame(r) for r in rows])
+
+    def refuse(ids: PaddedIds) -> torch.Tensor:
+        raise AssertionError
+
+    monkeypatch.setattr(model, "outputs", refuse)
+    assert model.start_cache() is not None
+    with_cache = framed_outputs(model, words)
+    monkeypatch.undo()
+    assert_close(with_cache, model.outputs(ids), atol=1e-5, rtol=1e-5)

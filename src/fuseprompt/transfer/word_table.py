@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, StemSharing, TextModel
 from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
@@ -153,10 +153,16 @@ class TableScorer:
 
 def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
     """Return the output for each word (leading blank included) in the frame, shape (b, o)."""
-    rows = model.tokenizer.encode_batch([FRAME.format(word=w) for w in words])
-    ids = PaddedIds.from_lists([model.tokenizer.frame(r) for r in rows])
+    tokenizer = model.tokenizer
+    rows = tokenizer.encode_batch([FRAME.format(word=w) for w in words])
+    ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
+    cache = model.start_cache() if isinstance(model, StemSharing) else None
     with torch.no_grad():
-        return model.outputs(ids).cpu()
+        if cache is None:
+            return model.outputs(ids).cpu()
+        beginning = tokenizer.encode(FRAME.format(word="").rstrip("."))
+        stem = PaddedIds.from_lists([[*tokenizer.prefix_ids, *beginning]])
+        return cache.outputs(ids, stem, torch.zeros(len(ids), dtype=torch.long)).cpu()
 
 
 def load_or_make(
