@@ -236,7 +236,7 @@ def test_tables_name_every_cell_and_ranker(measured) -> None:
     paired = report.paired(rows, figures=("recall 10@64",))
     assert "**+" in paired
     widths = {line.count("|") for line in paired.splitlines() if line.startswith("|")}
-    assert widths == {7}
+    assert widths == {8}
 
 
 def test_one_context_has_null_bounds(measured) -> None:
