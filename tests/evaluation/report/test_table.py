@@ -34,7 +34,7 @@ def test_published_rows_stand_below_ours_with_their_metrics_only() -> None:
     assert ours == ["**this run**", "", "20.00", "25.00", "45.00", "15.50", "-"]
     assert first == ["FUSE", "no", "1.59", "14.72", "-", "15.93", "9.15"]
     assert "SPICE: not available: no CoreNLP" in section
-    assert "10 images, 90.0 % of them with a caption." in section
+    assert "Images: 10, 90.0 % of them with a caption." in section
     assert "- one caption is empty" in section
     assert REMARKS["karpathy"] in section
 
@@ -50,6 +50,7 @@ def test_each_tone_has_a_table_with_its_own_rows() -> None:
     assert "tone: 90.00, by a lexicon, which the captions were not optimised for;" in section
     assert "for; on people's captions: 0.950." in section
     assert "| ConZIC | no | 1.78 | 5.54 | 99.10 |" in section
+    assert section.count("no CoreNLP") == 1  # For both tones.
 
 
 def test_other_datasets_show_all_that_was_measured_and_no_rows_of_others() -> None:

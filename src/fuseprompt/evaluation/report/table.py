@@ -58,14 +58,17 @@ def score_section(
     Returns:
         Markdown.
     """
-    parts = []
+    parts: list[str] = []
+    told: set[str] = set()
     for part, one in scores.items():
         peers = PEERS.get((dataset, split, part), ())
-        heading = f"### {part}\n\n" if part else ""
-        parts.append(heading + _table(one, peers, name) + "\n\n" + _notes(one, peers))
+        # What is missing for one part is mostly missing for all, and said once.
+        notes = [note for note in _notes(one, peers) if note not in told]
+        told.update(notes)
+        parts += [f"### {part}" if part else "", _table(one, peers, name), "\n".join(notes)]
     if remark := REMARKS.get(dataset):
         parts.append(remark)
-    return "\n\n".join(part.strip() for part in parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def show(metric: str, value: Value | Judged | None) -> str:
@@ -97,8 +100,8 @@ def _values(scores: Scores) -> dict[str, Value | Judged]:
     return {**{metric: getattr(scores, metric) for metric in METRICS}, **scores.extra}
 
 
-def _notes(scores: Scores, peers: Sequence[PeerRow]) -> str:
-    lines = [f"{scores.images:,} images, {100 * scores.coverage:.1f} % of them with a caption."]
+def _notes(scores: Scores, peers: Sequence[PeerRow]) -> list[str]:
+    lines = [f"Images: {scores.images:,}, {100 * scores.coverage:.1f} % of them with a caption."]
     for metric, value in _values(scores).items():
         title = TITLES.get(metric, metric)
         if isinstance(value, Unavailable):
@@ -113,7 +116,7 @@ def _notes(scores: Scores, peers: Sequence[PeerRow]) -> str:
             lines.append(f"{peer.name}: {peer.source}{'; ' if peer.note else ''}{peer.note}.")
     if peers:
         lines.append(f"All other rows: {peers[0].source}.")
-    return "\n".join(f"- {' '.join(line.split())}" for line in lines)
+    return [f"- {' '.join(line.split())}" for line in lines]
 
 
 def _cell(text: str) -> str:
