@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.hub import load
-from fuseprompt.objective.objective import BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.terms import TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import Slots, Transfer

@@ -16,7 +16,7 @@ from fuseprompt.evaluation.rankers import (
 )
 from fuseprompt.evaluation.towers import context_of, plan, targets_of
 from fuseprompt.evaluation.truth import compute
-from fuseprompt.objective.objective import BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer import (
     CommonWords,

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.objective.bound_term import JointTerm, Term
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import BoundObjective, JointTerm, Objective, Problem, Term
+from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import Continuation, TextSimilarity
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.engine import minimize

@@ -5,8 +5,9 @@ import torch
 from PIL import Image
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.objective.bound_term import END_ROOM
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import END_ROOM, BoundObjective, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
 from tests.tiny import MAX_LENGTH, classifier, clip, gpt2, sentence_encoder
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.base import TextModel
+from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import BoundTerm, Objective, Problem
+from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuseprompt.objective.objective import BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.base import GRADIENT_COST, tokenize_new_word_slots
 from fuseprompt.transfer.linearise import CommonWords

@@ -26,7 +26,7 @@ from fuseprompt.evaluation.statistics import (
 )
 from fuseprompt.evaluation.towers import PAIRS, Cell, Models, OnCell, truths
 from fuseprompt.evaluation.truth import Primary, Tower, Truth
-from fuseprompt.objective.objective import BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.text.retokenize import RetokenizationTable, is_new_word, last_word
 
 #: Evaluations after which recall is taken.

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.objective.objective import BoundObjective, BoundTerm, Objective, Problem
+from fuseprompt.objective.bound_term import BoundTerm
+from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.adapter import FuseAdapter

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fuseprompt.evaluation.contexts import Context, make_context, target_pictures, target_texts
 from fuseprompt.evaluation.truth import Primary, Tower, Truth, compute, file_name, read, save
-from fuseprompt.objective.objective import Term
+from fuseprompt.objective.bound_term import Term
 from fuseprompt.objective.terms import Label, TextSimilarity
 
 #: Tower and objective of each secondary.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fuseprompt.evaluation.contexts import Context
 from fuseprompt.models.base import CausalModel
-from fuseprompt.objective.objective import Term
+from fuseprompt.objective.bound_term import Term
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 

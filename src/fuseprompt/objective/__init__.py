@@ -3,14 +3,13 @@
 Read next: `fuseprompt.objective.objective`.
 """
 
+from fuseprompt.objective.bound_term import JointTerm, Term
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import (
     BoundObjective,
     Evaluation,
-    JointTerm,
     Objective,
     Problem,
-    Term,
 )
 from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
 

@@ -10,21 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.models.base import CausalModel, EmbedLoss, StemCache, StemSharing, TextModel
+from fuseprompt.models.base import CausalModel
 from fuseprompt.models.prefix_cache import PrefixCache
+from fuseprompt.objective.bound_term import BoundTerm, Term
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
-
-#: Tokens that a secondary keeps free for the punctuation that closes a sentence.
-END_ROOM: Final = 2
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 
 @final
@@ -47,190 +43,6 @@ class Problem:
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
 
 
-@runtime_checkable
-class Term(Protocol):
-    """A summand of the objective that compares a text with a target."""
-
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """Factor of this term in the total."""
-        ...
-
-    @property
-    def target(self) -> str:
-        """Name of the target that each problem must have."""
-        ...
-
-    @property
-    def model(self) -> TextModel:
-        """The secondary model."""
-        ...
-
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return a target as a vector; raise a `FuseError` if it cannot be read."""
-        ...
-
-    def compare(
-        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
-    ) -> Float[Tensor, " b"]:
-        """Return the loss of each output against its target vector, differentiable in `outputs`."""
-        ...
-
-
-@runtime_checkable
-class JointTerm(Term, Protocol):
-    """A term whose model must see text and target together, so that no output stands for a text.
-
-    Such a term works with every transfer that takes gradients; a context-free table, which
-    compares stored outputs, cannot know it.
-    """
-
-    def reserve(self, targets: Float[Tensor, "p t"]) -> int:
-        """Return how many tokens of the model the longest target takes up."""
-        ...
-
-    def loss(
-        self,
-        token_ids: PaddedIds,
-        targets: Float[Tensor, "b t"],
-        *,
-        embeds: Float[Tensor, "b s d"] | None = None,
-    ) -> Float[Tensor, " b"]:
-        """Return the loss of each row of framed ids against its target, shape (b,)."""
-        ...
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class BoundTerm:
-    """A term with the targets of a list of problems; an `EmbedLoss`.
-
-    Attributes:
-        term: The term.
-        targets: One target vector per problem, shape (p, t).
-        table: From the primary's tokens to this term's.
-    """
-
-    term: Term
-    targets: Float[Tensor, "p t"]
-    table: RetokenizationTable
-
-    @property
-    def name(self) -> str:
-        """Name of the term."""
-        return self.term.name
-
-    @property
-    def weight(self) -> float:
-        """Weight of the term."""
-        return self.term.weight
-
-    @property
-    def model(self) -> TextModel:
-        """The secondary model."""
-        return self.term.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """The secondary's tokenizer."""
-        return self.term.model.tokenizer
-
-    @property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The secondary's vocabulary."""
-        return self.term.model.vocabulary
-
-    @property
-    def max_length(self) -> int:
-        """Longest text in tokens of the secondary, special ones included, targets set aside."""
-        reserved = self.term.reserve(self.targets) if isinstance(self.term, JointTerm) else 0
-        return self.model.max_length - reserved
-
-    def compare(
-        self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
-    ) -> Float[Tensor, " b"]:
-        """Return the loss of each output against the target of its problem, shape (b,)."""
-        return self.term.compare(outputs, self.targets[problems].to(outputs.device))
-
-    def loss(
-        self,
-        token_ids: PaddedIds,
-        problems: Int[Tensor, " b"],
-        *,
-        embeds: Float[Tensor, "b s d"] | None = None,
-    ) -> Float[Tensor, " b"]:
-        """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
-        if isinstance(self.term, JointTerm):
-            return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
-        return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
-
-    @cached_property
-    def stems(self) -> StemCache | None:
-        """What is known of the texts that candidates extend, for as long as this object lives."""
-        return self.model.start_cache() if isinstance(self.model, StemSharing) else None
-
-    def _outputs(
-        self, token_ids: PaddedIds, texts: Sequence[str], rows: Int[Tensor, " b"]
-    ) -> Float[Tensor, "b o"]:
-        """Return the model's outputs for framed ids that extend the texts `rows` points to."""
-        if self.stems is None:
-            return self.model.outputs(token_ids)
-        tokenizer = self.model.tokenizer
-        encoded = tokenizer.encode_batch(texts)
-        begun = PaddedIds.from_lists([[*tokenizer.prefix_ids, *ids] for ids in encoded])
-        return self.stems.outputs(token_ids, begun, rows)
-
-    @torch.no_grad()
-    def score(
-        self,
-        texts: Sequence[str],
-        rows: Int[Tensor, " c"],
-        tokens: Int[Tensor, " c"],
-        problems: Int[Tensor, " c"],
-    ) -> tuple[Float[Tensor, " c"], float]:
-        """Return the exact loss of candidates, each a text with one primary token appended.
-
-        Texts that are equal for this model are computed once, also across problems. A text that
-        would leave this model no room for closing punctuation has an infinite loss.
-
-        Args:
-            texts: The texts to append to.
-            rows: Index into `texts` of each candidate, shape (c,).
-            tokens: Primary token appended, shape (c,).
-            problems: Problem of each candidate, shape (c,).
-
-        Returns:
-            Losses, shape (c,), and the share of candidates whose ids came from the retokenisation
-            table.
-        """
-        ids, share = self.table.extend(texts, rows, tokens)
-        joint = isinstance(self.term, JointTerm)
-        problem_of_text = problems if joint else torch.zeros_like(problems)
-        keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
-        distinct, inverse = distinct_rows(keyed)
-        fits = torch.nonzero(distinct[:, 0] <= self.max_length - END_ROOM).flatten()
-        if not len(fits):
-            return torch.full((len(tokens),), float("inf")), share
-        texts_that_fit = PaddedIds(distinct[fits, 2:], distinct[fits, 0])
-        if joint:
-            alone = torch.full((len(distinct),), float("inf"))
-            alone[fits] = self.loss(texts_that_fit, distinct[fits, 1]).float().cpu()
-            return alone[inverse], share
-        stem_of = torch.full((len(distinct),), len(texts)).scatter_reduce(0, inverse, rows, "amin")
-        outputs = self._outputs(texts_that_fit, texts, stem_of[fits])
-        row_of = torch.full((len(distinct),), -1).scatter(0, fits, torch.arange(len(fits)))
-        kept = row_of[inverse] >= 0
-        losses = torch.full((len(tokens),), float("inf"))
-        inputs = outputs[row_of[inverse[kept]].to(outputs.device)]
-        losses[kept] = self.compare(inputs, problems[kept]).float().cpu()
-        return losses, share
-
-
 @final
 @dataclass(frozen=True)
 class Evaluation:
@@ -243,9 +55,6 @@ class Evaluation:
 
     loss: float
     terms: Mapping[str, float]
-
-
-_IsEmbedLoss: type[EmbedLoss] = BoundTerm
 
 
 @final

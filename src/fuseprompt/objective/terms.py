@@ -1,7 +1,7 @@
 """The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
 A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `read_target` and `compare`
-(`fuseprompt.objective.objective.Term`); a user adds one in one file. Read next:
+(`fuseprompt.objective.bound_term.Term`); a user adds one in one file. Read next:
 `fuseprompt.search.engine`.
 """
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fuseprompt.errors import SearchError
 from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.objective.objective import END_ROOM, BoundObjective
+from fuseprompt.objective.bound_term import END_ROOM
+from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.batch import Beams, Candidates, extend, join
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.objective.objective import BoundObjective, BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
+from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.batch import Candidates
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.proposers import (

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fuseprompt.objective.objective import BoundObjective, BoundTerm
+from fuseprompt.objective.bound_term import BoundTerm
+from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.batch import Beams, Candidates
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.proposers import LanguageModelProposer, Proposer, Step
