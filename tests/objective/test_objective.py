@@ -142,6 +142,14 @@ def test_a_candidate_costs_the_tokens_after_its_last_unchanged_one() -> None:
     )
 
 
+def test_what_is_known_belongs_to_one_group_of_problems() -> None:
+    one, other = bound(), bound()
+    assert one.prefixes is one.prefixes
+    assert one.prefixes is not other.prefixes
+    assert one.terms[0].stems is one.terms[0].stems
+    assert one.terms[0].stems is not other.terms[0].stems
+
+
 def test_only_a_tower_that_goes_on_has_stems() -> None:
     assert [term.stems is None for term in bound().terms] == [False, True]
 
