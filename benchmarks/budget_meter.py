@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.objective.objective import BoundObjective, BoundTerm, Evaluation
+from fuseprompt.objective.bound_term import BoundTerm
+from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.base import GRADIENT_COST
 
@@ -196,10 +197,16 @@ class MeteredObjective(BoundObjective):
 
     meter: Meter
 
-    def evaluate(self, texts: Sequence[str], problems: Sequence[int]) -> list[Evaluation]:
+    def evaluate(
+        self,
+        texts: Sequence[str],
+        problems: Sequence[int],
+        *,
+        fluency: Sequence[float] | None = None,
+    ) -> list[Evaluation]:
         """Return the exact losses of whole texts."""
         with self.meter.paused():
-            return super().evaluate(texts, problems)
+            return super().evaluate(texts, problems, fluency=fluency)
 
 
 class RememberingLM:
