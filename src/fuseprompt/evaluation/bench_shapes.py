@@ -29,7 +29,7 @@ from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import TokenScorer, Transfer
 from fuseprompt.transfer.word_table import TableScorer, WordTable, distinct_words
 
-#: Ten tokens for GPT-2, so that both sides work on texts of the length of a caption.
+#: Nine tokens for GPT-2, so that both sides work on texts of the length of a caption.
 PREFIX: Final = "An image of a dog that runs over the"
 
 _IMAGE_SIZE: Final = 224
