@@ -89,7 +89,7 @@ class BlendTransfer:
         first: Knows the text around the token; a gradient.
         second: Knows the token; a table that covers continuations.
         share: Weight of the second, between 0 and 1. It and the table's gain are those of a
-            regression on both, about .83 of the table and .4 of the gradient for new words, .78 and
+            regression on both, about .83 of the table and .4 of the gradient for new words, .8 and
             .6 for continuations (docs/decisions.md).
         name: Name in results.
     """
