@@ -22,7 +22,7 @@ from fuseprompt.search.batch import Beams, Candidates, extend, join
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.constraints import Constraint
 from fuseprompt.search.endings import pool_sentences
-from fuseprompt.search.exact import exact_losses, next_log_probs
+from fuseprompt.search.exact import exact_losses, next_log_probs, rescored
 from fuseprompt.search.proposers import ProposalSetting, Step, TransferProposer
 from fuseprompt.search.state import AutoDANState, Found, HistoryEntry, Pool, describe_rows
 from fuseprompt.search.strategies import BeamSearch, Strategy, select_best
@@ -57,6 +57,9 @@ class AutoDAN:
             lower than that of the best finished one by more than this.
         num_pooled: Finished texts kept per problem.
         ascii_only: Whether only ASCII tokens are proposed, as in the literature.
+        rescored: With a number, all candidates are scored roughly, in bfloat16, and so many of each
+            problem again in fp32; only these may live on, so that every loss in a result is exact.
+            For processors that are fast in bfloat16. By default all are scored in fp32.
     """
 
     steps: int = 12
@@ -69,6 +72,7 @@ class AutoDAN:
     open_margin: float = 1.0
     num_pooled: int = 10
     ascii_only: bool = True
+    rescored: int | None = None
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -76,6 +80,8 @@ class AutoDAN:
             raise ValueError(f"steps must be at least 1, was: {self.steps}.")
         if self.patience < 0:
             raise ValueError(f"patience must be at least 0, was: {self.patience}.")
+        if self.rescored is not None and self.rescored < 1:
+            raise ValueError(f"rescored must be at least 1, or None, was: {self.rescored}.")
 
     def init(self, bound: BoundObjective) -> AutoDANState:
         """Return the state before the first step: one beam per problem, holding its prefix.
@@ -138,7 +144,10 @@ class AutoDAN:
             )
         candidates, losses, fast = judged
         problems = step.beams.problems[candidates.rows]
-        ranked = losses + self._demand(candidates.texts, state.num_steps)
+        demand = self._demand(candidates.texts, state.num_steps)
+        if self.rescored is not None:
+            losses = rescored(bound, step.beams, candidates, losses + demand, self.rescored)
+        ranked = losses + demand
         chosen = _select(self.strategy, state.classes.tokenizer, step.beams, candidates, ranked)
         # A problem whose beams can no longer grow keeps them as they are.
         going_on = set(problems[chosen].tolist())
@@ -175,7 +184,9 @@ class AutoDAN:
                 break
             uncounted = step.beams.num_chosen[found.rows] < 0
             found = replace(found, nll=found.nll.masked_fill(uncounted, 0.0))
-            total, terms, share = exact_losses(state.bound, step.beams, found)
+            total, terms, share = exact_losses(
+                state.bound, step.beams, found, rough=self.rescored is not None
+            )
             state.proposer.observe(now, found, terms)
             parts.append(found)
             losses.append(total)

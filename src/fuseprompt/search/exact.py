@@ -6,12 +6,14 @@ Equal texts are computed once, also across problems. Nothing is predicted here
 
 from collections.abc import Mapping
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import SearchError
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.batch import Beams, Candidates
+from fuseprompt.search.strategies import select_best
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -39,22 +41,63 @@ def next_log_probs(
 
 
 def exact_losses(
-    bound: BoundObjective, beams: Beams, candidates: Candidates
+    bound: BoundObjective, beams: Beams, candidates: Candidates, *, rough: bool = False
 ) -> tuple[Float[Tensor, " c"], Mapping[str, Float[Tensor, " c"]], float]:
-    """Return total loss without the end, loss by term, and the share of ids from tables."""
+    """Return total loss without the end, loss by term, and the share of ids from tables.
+
+    With `rough`, the secondaries compute in bfloat16: three digits, for `rescored` to mend.
+    """
     fluency = bound.objective.fluency
     stems, rows, tokens = _as_last_tokens(beams, candidates, bound.objective.primary.tokenizer)
-    count = (beams.num_chosen[candidates.rows] + candidates.appended.lengths).clamp_min(1)
-    reduced = fluency.reduce(beams.nll_sum[candidates.rows] + candidates.nll.double(), count)
+    reduced = _fluency(bound, beams, candidates)
     terms: dict[str, Tensor] = {fluency.name: reduced.float()}
     total = fluency.weight * reduced
     problems: Int[Tensor, " c"] = beams.problems[candidates.rows]
     shares = []
     for term in bound.terms:
-        terms[term.name], share = term.score(stems, rows, tokens, problems)
+        device = term.vocabulary.device.type
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=rough):
+            terms[term.name], share = term.score(stems, rows, tokens, problems)
         total = total + term.weight * terms[term.name].double()
         shares.append(share)
     return total.float(), terms, sum(shares) / len(shares) if shares else 1.0
+
+
+def rescored(
+    bound: BoundObjective,
+    beams: Beams,
+    candidates: Candidates,
+    ranked: Float[Tensor, " c"],
+    num_best: int,
+) -> Float[Tensor, " c"]:
+    """Return the exact losses of the best candidates of each problem, infinite for all others.
+
+    Args:
+        bound: The objective.
+        beams: The beams that the candidates extend.
+        candidates: The candidates.
+        ranked: What they are ranked by, from rough losses.
+        num_best: Candidates of a problem that are computed again, whole and in fp32.
+
+    Returns:
+        Total losses without the end.
+    """
+    problems = beams.problems[candidates.rows]
+    best = select_best(ranked, problems, candidates.tokens, num_best)
+    best = best[torch.isfinite(ranked[best])]  # Infinite: too long for a secondary.
+    fluency = _fluency(bound, beams, candidates)[best].tolist()
+    texts = [candidates.texts[i] for i in best.tolist()]
+    exact = bound.evaluate(texts, problems[best].tolist(), fluency=fluency)
+    losses = torch.full((len(candidates),), float("inf"))
+    losses[best] = torch.tensor([evaluation.loss for evaluation in exact])
+    return losses
+
+
+def _fluency(bound: BoundObjective, beams: Beams, candidates: Candidates) -> Float[Tensor, " c"]:
+    """Return the fluency loss of candidates, the end not counted, in float64."""
+    count = (beams.num_chosen[candidates.rows] + candidates.appended.lengths).clamp_min(1)
+    nll_sum = beams.nll_sum[candidates.rows] + candidates.nll.double()
+    return bound.objective.fluency.reduce(nll_sum, count)
 
 
 def _as_last_tokens(
