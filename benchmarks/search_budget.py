@@ -196,12 +196,13 @@ def search(
         row["cost"].append(meter.cost)
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
-    exact = dict(zip(found.texts, bound.evaluate(found.texts, [0] * len(found.texts)), strict=True))
-    text = min(exact, key=lambda t: exact[t].loss + method.open_margin * (t not in found.finished))
+    judged = bound.evaluate(found.texts, [0] * len(found.texts))
+    best = method.choose(found, [one.loss for one in judged])
+    exact, text = judged[best], found.texts[best]
     return row | {
         "text": text,
-        "loss": round(exact[text].loss, 6),
-        "terms": {name: round(value, 6) for name, value in exact[text].terms.items()},
+        "loss": round(exact.loss, 6),
+        "terms": {name: round(value, 6) for name, value in exact.terms.items()},
         "finished": text in found.finished,
         "scored": meter.scored,
         "start_cost": start_cost,

@@ -215,6 +215,24 @@ class AutoDAN:
             found.append(Found(ended, open_text, state.histories[problem]))
         return found
 
+    def choose(self, found: Found, losses: Sequence[float]) -> int:
+        """Return which of the texts found is the result.
+
+        Args:
+            found: What was found for a problem.
+            losses: Exact loss of each of `found.texts`.
+
+        Returns:
+            Index of the text.
+        """
+        num_finished = len(found.finished)
+
+        def order(i: int) -> tuple[float, bool, str]:
+            is_open = i >= num_finished
+            return (losses[i] + self.open_margin * is_open, is_open, found.texts[i])
+
+        return min(range(len(losses)), key=order)
+
     def _is_complete(self, text: str) -> bool:
         return all(c.allows(text) and not c.missing(text) for c in self.constraints)
 

@@ -233,11 +233,8 @@ def _search_group(
     share = state.fast_path / state.num_scored if state.num_scored else 1.0
     for problem, outcome in zip(problems, found, strict=True):
         scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
+        best = scored[method.choose(outcome, [one.loss for one in scored])]
         ended = sorted(scored[: len(outcome.finished)], key=lambda s: (s.loss, s.text))
-        best = min(
-            ended[:1] + scored[len(ended) :],
-            key=lambda s: s.loss + method.open_margin * (s.text not in outcome.finished),
-        )
         yield Result(
             problem=problem,
             text=best.text,
