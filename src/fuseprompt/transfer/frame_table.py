@@ -8,7 +8,6 @@ look-up costs nothing, for continuations too. It knows nothing of the text aroun
 next: `fuseprompt.transfer.word_table`, the simpler control.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +20,8 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.transfer import kept_vectors
 from fuseprompt.transfer.base import Slots, TokenScorer
-from fuseprompt.transfer.kept_vectors import read_or_make
 from fuseprompt.transfer.word_table import OnProgress
 
 #: Beginnings behind which every token is read. Short, so that a token weighs in them; the last
@@ -196,7 +195,7 @@ def load_or_make(
                 on_progress((start + len(chunk)) * len(frames), len(texts) * len(frames))
         return vectors
 
-    return read_or_make(file, len(texts), probe, make), row_of
+    return kept_vectors.read_or_make(file, len(texts), probe, make), row_of
 
 
 def distinct_tokens(
@@ -242,7 +241,5 @@ def _mean_outputs(
 
 def fingerprint(model: TextModel, table: RetokenizationTable, frames: Sequence[str]) -> str:
     """Return a hash of everything that a table depends on, other than the body of the model."""
-    facts = (model.name, *frames, table.primary.fingerprint, table.secondary.fingerprint)
-    digest = hashlib.sha256("\0".join(facts).encode())
-    digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
-    return digest.hexdigest()[:32]
+    tokenizers = (table.primary.fingerprint, table.secondary.fingerprint)
+    return kept_vectors.fingerprint(model, *frames, *tokenizers)

@@ -7,6 +7,7 @@ is noticed, and a damaged file too. It makes no vectors itself. Read next:
 """
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,15 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from fuseprompt.models.base import TextModel
+
+
+def fingerprint(model: TextModel, *facts: str) -> str:
+    """Return a hash of a model's name, its vocabulary and some facts: the name of a file."""
+    digest = hashlib.sha256("\0".join((model.name, *facts)).encode())
+    digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def read_or_make(

@@ -6,7 +6,6 @@ word. Continuations get the table's answer for the whole last word, computed whe
 remembered.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,8 +19,8 @@ from torch import Tensor
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, StemSharing, TextModel
 from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.transfer import kept_vectors
 from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
-from fuseprompt.transfer.kept_vectors import read_or_make
 
 #: The neutral frame in which a word stands alone.
 FRAME: Final = "This is about{word}."
@@ -200,7 +199,7 @@ def load_or_make(
                 on_progress(min(start + _CHUNK, len(words)), len(words))
         return torch.cat(parts)
 
-    return read_or_make(file, len(words), probe, make), row_of
+    return kept_vectors.read_or_make(file, len(words), probe, make), row_of
 
 
 def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, " v"]]:
@@ -227,8 +226,7 @@ def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, "
 
 def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
     """Return a hash of everything that a table depends on, other than the body of the model."""
-    digest = hashlib.sha256(
-        f"{model.name}\0{FRAME}\0{table.primary.fingerprint}\0{table.secondary.fingerprint}\0".encode()
+    # The empty last fact keeps the names of tables that are on disk already.
+    return kept_vectors.fingerprint(
+        model, FRAME, table.primary.fingerprint, table.secondary.fingerprint, ""
     )
-    digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
-    return digest.hexdigest()[:32]
