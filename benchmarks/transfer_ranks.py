@@ -72,7 +72,8 @@ def main(secondary_id: str) -> None:
     primary, secondary = load("offline:lm"), load(secondary_id)
     term = TextSimilarity(secondary)
     retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
-    loss = BoundTerm(term, torch.stack([term.read_target(t) for t in TARGETS]), retokenised)
+    targets = torch.stack([term.read_target(t) for t in TARGETS])
+    loss = BoundTerm(term, targets, tuple(range(len(TARGETS))), retokenised)
     generator = torch.Generator().manual_seed(0)
     texts = primary.tokenizer.token_texts
     plain = [

@@ -36,7 +36,9 @@ def setting():
     truth = compute(primary, tower, context_of(models, cell), targets_of(tower, 0))
     place = place_of(truth, 8, primary.model.tokenizer.token_texts)
     table = RetokenizationTable(primary.model.tokenizer, tower.terms["similarity"].model.tokenizer)
-    bound = BoundTerm(tower.terms["similarity"], truth.targets["similarity"], table)
+    bound = BoundTerm(
+        tower.terms["similarity"], truth.targets["similarity"], tuple(range(8)), table
+    )
     return truth, place, bound, primary.model
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.bound_term import END_ROOM
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import BoundObjective, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
 from tests.tiny import MAX_LENGTH, classifier, clip, gpt2, sentence_encoder
 
@@ -62,6 +62,22 @@ def test_missing_and_unknown_targets_are_listed() -> None:
 def test_an_unknown_label_names_the_labels() -> None:
     with pytest.raises(ProblemError, match=r"no label 'glad'.*negative.*neutral.*positive"):
         three_terms().bind([Problem("a", {"image": RED, "sentiment": "glad"})])
+
+
+def test_the_seed_of_a_problem_is_its_own() -> None:
+    targets = {"image": RED, "sentiment": "positive"}
+    a, b, c = Problem("a", targets), Problem("b", targets), Problem("c", targets, seed=5)
+
+    def seeds(*problems: Problem, seed: int = 0) -> list[tuple[int, ...]]:
+        return [term.seeds for term in three_terms().bind(problems, seed=seed).terms]
+
+    together, alone = seeds(a, b, c), seeds(b)
+    assert together[0] == together[1]  # Of every term.
+    assert together[0][1:] == (alone[0][0], 5)
+    assert seeds(a, b, c, seed=1)[0][2] == 5
+    made = {derive_seed(s, *n) for s in (0, 1) for n in (("a",), ("b",), ("a", "b"), ("ab",))}
+    assert len(made) == 8
+    assert all(0 <= one < 2**32 for one in made)
 
 
 def test_a_problem_keeps_a_copy_of_its_targets() -> None:

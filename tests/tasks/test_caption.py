@@ -1,5 +1,6 @@
 """Captions: settings, files that fail, order, and (offline) a photo that is named rightly."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fuseprompt.objective.terms import ImageText
 from fuseprompt.search.engine import Progress
 from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, Failure, caption, expand
 from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.transfer.controls import RandomTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tasks.fixtures import save_pictures, tiny_models
 
@@ -68,6 +70,30 @@ def test_only_failures_are_no_reason_to_stop(tmp_path: Path) -> None:
     results = list(caption([tmp_path / "a.png", tmp_path / "b.png"], SMALL, models=tiny_models()))
     assert len(results) == 2
     assert all(isinstance(r, Failure) for r in results)
+
+
+def test_noise_depends_on_seed_name_and_tone_and_not_on_place_or_folder(tmp_path: Path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png")
+    (tmp_path / "moved").mkdir()
+    names = [tmp_path / "moved" / f"{name}.png" for name in "bxyz"]
+    moved = [shutil.copy(files[1], name) for name in names]
+    plain = replace(SMALL, transfer=RandomTransfer(scale=50.0), weights={"fluency": 0.0})
+    toned = replace(plain, sentiment="neutral", weights={"sentiment": 1e-9})
+    objectives = {s.sentiment is None: s.objective(tiny_models()) for s in (plain, toned)}
+
+    def text(settings: CaptionSettings, *files: str) -> str:
+        objective = objectives[settings.sentiment is None]
+        *_, last = caption(files, settings, objective=objective)
+        assert isinstance(last, Caption)
+        return last.text
+
+    assert text(plain, *files) == text(plain, files[1]) == text(plain, moved[0])
+    assert len({text(replace(plain, seed=seed), files[1]) for seed in range(4)}) > 1
+    assert len({text(plain, file) for file in moved}) > 1
+    tones = [replace(toned, sentiment=tone) for tone in ("negative", "neutral", "positive")]
+    assert len({text(tone, files[1]) for tone in tones}) > 1
+    together = replace(plain, together=True)
+    assert text(together, *files) == text(together, files[0], moved[0])
 
 
 def test_the_same_image_twice_gets_the_same_caption_twice(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ class DotLoss:
     name: str = "dot"
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """A seed per problem."""
+        return tuple(range(len(self.targets)))
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.model.tokenizer

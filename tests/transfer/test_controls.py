@@ -15,8 +15,8 @@ def bound(seed: int = 0, scale: float = 0.03) -> TokenScorer:
     return RandomTransfer(seed, scale).bind(gpt2(), table_for(loss), loss)
 
 
-def slots_of(*texts: str) -> Slots:
-    return Slots.append(texts, torch.zeros(len(texts), dtype=torch.long))
+def slots_of(*texts: str, problem: int = 0) -> Slots:
+    return Slots.append(texts, torch.full((len(texts),), problem))
 
 
 def test_no_transfer_says_nothing() -> None:
@@ -46,11 +46,12 @@ def test_new_words_and_continuations_share_the_numbers() -> None:
     assert torch.equal(bound().continuations(slots, tokens), every.gather(1, tokens))
 
 
-def test_texts_seeds_and_terms_have_numbers_of_their_own() -> None:
+def test_texts_problems_seeds_and_terms_have_numbers_of_their_own() -> None:
     words = torch.arange(300)
     loss = similarity_loss()
     rows = [
         *bound().new_words(slots_of(*TEXTS), words),
+        bound().new_words(slots_of(TEXTS[0], problem=1), words)[0],
         bound(seed=1).new_words(slots_of(TEXTS[0]), words)[0],
         RandomTransfer()
         .bind(gpt2(), table_for(loss), loss)

@@ -76,7 +76,7 @@ def run(args: Any) -> int:
             prefix=args.prefix,
             sentiment=args.sentiment,
             weights=weights,
-            transfer=transfer_named(args.transfer, seed=args.seed, on_making=bar.on_making),
+            transfer=transfer_named(args.transfer, on_making=bar.on_making),
             steps=args.max_tokens or args.steps,
             beam_width=args.beam_width,
             search_width=args.search_width or width,

@@ -189,7 +189,7 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     settings = CaptionSettings(
         prefix=args.prefix,
         weights=weights,
-        transfer=transfer_named(args.transfer, seed=args.seed),
+        transfer=transfer_named(args.transfer),
         steps=args.steps,
         beam_width=args.beam_width,
         search_width=args.search_width or width,

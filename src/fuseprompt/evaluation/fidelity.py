@@ -240,7 +240,9 @@ def measure_context(
     """
     secondary, objective = pair
     term, losses = tower.terms[objective], truth.losses[objective]
-    bound = ranker.bind(primary.model, table, BoundTerm(term, truth.targets[objective], table))
+    seeds = tuple(range(len(losses)))
+    loss_of_term = BoundTerm(term, truth.targets[objective], seeds, table)
+    bound = ranker.bind(primary.model, table, loss_of_term)
     place = place_of(truth, len(losses), primary.model.tokenizer.token_texts)
     append = truth.context.edit == "append"
     words = truth.context.num_words

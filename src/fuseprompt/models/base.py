@@ -67,6 +67,11 @@ class EmbedLoss(HasVocabulary, Protocol):
         ...
 
     @property
+    def seeds(self) -> Sequence[int]:
+        """Seed of each problem, for what is drawn at random."""
+        ...
+
+    @property
     def model(self) -> TextModel:
         """The secondary model, for tables that are made once for a model."""
         ...

@@ -88,11 +88,13 @@ class BoundTerm:
     Attributes:
         term: The term.
         targets: One target vector per problem, shape (p, t).
+        seeds: Seed of each problem, for what is drawn at random.
         table: From the primary's tokens to this term's.
     """
 
     term: Term
     targets: Float[Tensor, "p t"]
+    seeds: tuple[int, ...]
     table: RetokenizationTable
 
     @property
@@ -130,7 +132,7 @@ class BoundTerm:
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output against the target of its problem, shape (b,)."""
-        return self.term.compare(outputs, self.targets[problems].to(outputs.device))
+        return self.term.compare(outputs, self.targets.to(outputs.device)[problems])
 
     def loss(
         self,

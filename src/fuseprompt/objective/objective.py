@@ -6,6 +6,7 @@ alone, in fp32 and without caches: what it says is what is reported. Read next:
 `fuseprompt.objective.terms`.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,18 +30,35 @@ class Problem:
     """One thing to find text for.
 
     Attributes:
-        id: Name of the problem, unique in a list; seeds derive from it.
+        id: Name of the problem, unique in a list.
         targets: What each term compares the text with, by the term's `target` name.
         prefix: Text that every result begins with.
+        seed: Seed of what is drawn at random for it; `None` for one made of the search's seed and
+            of `id`.
     """
 
     id: str
     targets: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         """Freeze a copy of the targets."""
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
+
+
+def derive_seed(seed: int, *names: str) -> int:
+    """Return a seed of its own for what has these names, made of a search's or a run's seed.
+
+    Args:
+        seed: Seed of the whole.
+        *names: What tells one part from all others, whatever stands beside it.
+
+    Returns:
+        A number below 2**32.
+    """
+    text = "\0".join([str(seed), *names])
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4])
 
 
 @final
@@ -114,11 +132,12 @@ class Objective:
             self._tables[key] = RetokenizationTable(self.primary.tokenizer, term.model.tokenizer)
         return self._tables[key]
 
-    def bind(self, problems: Sequence[Problem]) -> "BoundObjective":
+    def bind(self, problems: Sequence[Problem], *, seed: int = 0) -> "BoundObjective":
         """Read the targets of all problems.
 
         Args:
             problems: The problems.
+            seed: What the seeds of problems without one are made of, with their ids.
 
         Returns:
             The objective with its targets.
@@ -136,12 +155,13 @@ class Objective:
                     + (f"unknown targets {sorted(unknown)}; " if unknown else "")
                     + f"the terms of this objective ask for {sorted(wanted)}."
                 )
+        seeds = tuple(derive_seed(seed, p.id) if p.seed is None else p.seed for p in problems)
         bound = []
         for term in self.terms:
             vectors = [term.read_target(p.targets[term.target]) for p in problems]
             # Continuations differ in length; no target vector holds -1 itself.
             targets = pad_sequence(vectors, batch_first=True, padding_value=-1.0)
-            bound.append(BoundTerm(term, targets, self.table(term)))
+            bound.append(BoundTerm(term, targets, seeds, self.table(term)))
         return BoundObjective(self, tuple(problems), tuple(bound))
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.models.images import list_images, open_image
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.constraints import Constraint, Forbid, Require
@@ -51,7 +51,8 @@ class CaptionSettings:
         forbid: Words that no caption may have.
         require: Words that every caption must have.
         time_limit: Seconds per group of pictures, or `None`.
-        seed: Seed.
+        seed: Seed; what is drawn at random for a picture depends on it, on the picture's name and
+            on the sentiment.
         group_size: Pictures searched together.
         together: Write one text for all pictures; its image loss is the mean of theirs.
     """
@@ -153,6 +154,7 @@ def caption(
     *,
     models: CaptionModels | None = None,
     objective: Objective | None = None,
+    names: Sequence[str] | None = None,
     on_step: Callable[[Progress], None] | None = None,
 ) -> Iterator[Caption | Failure]:
     """Caption pictures; yields in order, as groups of pictures finish.
@@ -163,6 +165,7 @@ def caption(
         models: Loaded models; the offline ones by default.
         objective: What `settings.objective(models)` gave; who calls often makes it once, and its
             tables are then kept from call to call.
+        names: What a seed is made of, one for each image; the names of the files by default.
         on_step: Called after each step of the search; the ids of its problems are "NUMBER:PATH",
             the number being the place among all images, from 0.
 
@@ -180,13 +183,14 @@ def caption(
     """
     settings = settings if settings is not None else CaptionSettings()
     files = expand(paths)
+    names = [Path(file).name for file in files] if names is None else names
     if objective is None:
         if models is None:
             models = load_models(OFFLINE, with_sentiment=settings.sentiment is not None)
         objective = settings.objective(models)
     if settings.together:
-        return _caption_together(files, settings, objective, on_step)
-    return _caption_groups(files, settings, objective, on_step)
+        return _caption_together(files, names, settings, objective, on_step)
+    return _caption_groups(files, names, settings, objective, on_step)
 
 
 def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
@@ -226,18 +230,25 @@ def find_failures(files: Sequence[str]) -> list[Failure]:
 
 def _caption_groups(
     files: Sequence[str],
+    names: Sequence[str],
     settings: CaptionSettings,
     objective: Objective,
     on_step: Callable[[Progress], None] | None,
 ) -> Iterator[Caption | Failure]:
     method = settings.method()
     for start in range(0, len(files), settings.group_size):
-        group = files[start : start + settings.group_size]
+        here = slice(start, start + settings.group_size)
+        group = files[here]
         opened = [_try_open(file) for file in group]
         extra = {} if settings.sentiment is None else {"sentiment": settings.sentiment}
         problems = [
-            Problem(f"{start + i}:{file}", {"image": image, **extra}, settings.prefix)
-            for i, (file, image) in enumerate(zip(group, opened, strict=True))
+            Problem(
+                f"{start + i}:{file}",
+                {"image": image, **extra},
+                settings.prefix,
+                _seed(settings, name),
+            )
+            for i, (file, name, image) in enumerate(zip(group, names[here], opened, strict=True))
             if not isinstance(image, Failure)
         ]
         results = iterate(
@@ -258,6 +269,7 @@ def _caption_groups(
 
 def _caption_together(
     files: Sequence[str],
+    names: Sequence[str],
     settings: CaptionSettings,
     objective: Objective,
     on_step: Callable[[Progress], None] | None,
@@ -271,7 +283,10 @@ def _caption_together(
     extra = {} if settings.sentiment is None else {"sentiment": settings.sentiment}
     # Numbered as the last, so that whoever counts results knows that it comes after the failures.
     problem = Problem(
-        f"{len(files) - 1}:{name}", {"image": list(readable.values()), **extra}, settings.prefix
+        f"{len(files) - 1}:{name}",
+        {"image": list(readable.values()), **extra},
+        settings.prefix,
+        _seed(settings, *names),
     )
     (result,) = iterate(
         objective,
@@ -284,6 +299,11 @@ def _caption_together(
     )
     for one in _captions_of(name, result, settings):
         yield replace(one, together=tuple(readable))
+
+
+def _seed(settings: CaptionSettings, *names: str) -> int:
+    """Return the seed of pictures: neither their place among others nor their folder matters."""
+    return derive_seed(settings.seed, settings.sentiment or "", *names)
 
 
 def _try_open(file: str) -> Image.Image | Failure:

@@ -26,12 +26,11 @@ TRANSFER_NAMES: Final = (
 OnMaking = Callable[[str, int, int], None]
 
 
-def transfer_named(name: str, *, seed: int = 0, on_making: OnMaking | None = None) -> Transfer:
+def transfer_named(name: str, *, on_making: OnMaking | None = None) -> Transfer:
     """Return the transfer that the command line calls `name`.
 
     Args:
         name: One of `TRANSFER_NAMES`.
-        seed: Seed of the random one.
         on_making: Told of tables that have to be made first.
 
     Returns:
@@ -46,7 +45,7 @@ def transfer_named(name: str, *, seed: int = 0, on_making: OnMaking | None = Non
         case "none":
             return NoTransfer()
         case "random":
-            return RandomTransfer(seed)
+            return RandomTransfer()
         # Measured: nothing beat the word table at equal cost (docs/search-budget.md).
         case "context-free" | "best":
             return words

@@ -30,19 +30,20 @@ class NoTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
-        return _NoScorer()
+        return _NoScorer(loss.vocabulary.device)
 
 
 @final
 @dataclass(frozen=True)
 class _NoScorer:
+    device: torch.device
     cost: float = 0.0
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        return torch.zeros(len(slots), len(words))
+        return torch.zeros(len(slots), len(words), device=self.device)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        return torch.zeros(tokens.shape)
+        return torch.zeros(tokens.shape, device=self.device)
 
 
 @final
@@ -53,8 +54,8 @@ class RandomTransfer:
     It is the paper's fallback for long words, seeded and scaled.
 
     Attributes:
-        seed: Seed; a token in a given slot always gets the same number, whatever stands beside it
-            in the batch.
+        seed: Seed, with those of the problems: a token in a given slot of a problem always gets
+            the same number, whatever stands beside it in the batch.
         scale: Standard deviation of the predicted losses.
     """
 
@@ -70,13 +71,16 @@ class RandomTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
-        return _RandomScorer(self.seed, self.scale, loss.name, table.primary.vocab_size)
+        return _RandomScorer(
+            self.seed, tuple(loss.seeds), self.scale, loss.name, table.primary.vocab_size
+        )
 
 
 @final
 @dataclass(frozen=True)
 class _RandomScorer:
     seed: int
+    seeds: tuple[int, ...]
     scale: float
     name: str
     vocab_size: int
@@ -90,8 +94,11 @@ class _RandomScorer:
 
     def _noise(self, slots: Slots) -> Float[Tensor, "n v"]:
         rows = []
-        for left, right in zip(slots.left, slots.right, strict=True):
-            digest = hashlib.sha256(f"{self.seed}\0{self.name}\0{left}\0{right}".encode()).digest()
+        for left, right, problem in zip(
+            slots.left, slots.right, slots.problems.tolist(), strict=True
+        ):
+            seeds = f"{self.seed}\0{self.seeds[problem]}"
+            digest = hashlib.sha256(f"{seeds}\0{self.name}\0{left}\0{right}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             rows.append(torch.randn(self.vocab_size, generator=generator))
         return torch.stack(rows) * self.scale

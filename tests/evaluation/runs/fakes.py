@@ -1,7 +1,7 @@
 """A searcher that costs nothing, for runs in which only matters how what is found is kept.
 
-Its captions depend on the image, on what is searched together and on the seed, so a run that groups
-images otherwise after a kill shows. Run as a script it captions a folder, to be killed.
+Its captions depend on the image, and on what is searched together, so a run that groups images
+otherwise after a kill shows. Run as a script it captions a folder, to be killed.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class Fake:
             if not job.image.is_file() or not job.image.read_text()
         }
 
-    def search(self, jobs: Sequence[Job], *, seed: int) -> list[Found]:
+    def search(self, jobs: Sequence[Job]) -> list[Found]:
         if self._make.log:
             with Path(self._make.log).open("a") as file:
                 file.write(" ".join(job.id for job in jobs) + "\n")
@@ -77,7 +77,7 @@ class Fake:
             if job.id in self._make.deadly:
                 os._exit(9)
         together = ",".join(job.id for job in jobs)
-        return [found(f"{job.image.read_text()} {together} {seed} {job.sentiment}") for job in jobs]
+        return [found(f"{job.image.read_text()} {together} {job.sentiment}") for job in jobs]
 
 
 def found(text: str) -> Found:

@@ -1,4 +1,4 @@
-"""Groups, seeds and shards depend on the dataset alone."""
+"""Groups and shards depend on the dataset alone."""
 
 from pathlib import Path
 
@@ -48,15 +48,6 @@ def test_shards_are_whole_groups_and_hold_everything_once() -> None:
     parts = [take_shard(groups, Shard(i, 4)) for i in (1, 2, 3, 4)]
     assert sum(len(part) for part in parts) == len(groups)
     assert {g for part in parts for g in part} == set(groups)
-
-
-def test_a_seed_is_made_of_the_run_and_the_first_id() -> None:
-    one = Group(tuple(jobs("1", "2")))
-    assert one.seed(0) == Group(tuple(jobs("1"))).seed(0)
-    others = {one.seed(1), Group(tuple(jobs("2"))).seed(0)}
-    others.add(Group(tuple(jobs("1", sentiment="a"))).seed(0))
-    assert len(others | {one.seed(0)}) == 4
-    assert 0 <= one.seed(0) < 2**32
 
 
 def test_a_shard_is_typed_or_found() -> None:

@@ -27,7 +27,7 @@ def jobs(folder: Path, *names: str, sentiment: str = "") -> list[Job]:
 def test_a_worker_finds_what_caption_finds(tmp_path: Path) -> None:
     some = jobs(tmp_path, "a.png", "b.png", "c.png")
     models = tiny_models()
-    found = Captioner(models, SMALL, [""]).search(some, seed=7)
+    found = Captioner(models, SMALL, [""]).search(some)
     expected = list(caption([job.image for job in some], SMALL, models=models))
     for one, other in zip(found, expected, strict=True):
         assert isinstance(other, Caption)
@@ -42,7 +42,7 @@ def test_a_worker_finds_what_caption_finds(tmp_path: Path) -> None:
 def test_the_sentiment_is_that_of_the_group(tmp_path: Path) -> None:
     worker = Captioner(tiny_models(), SMALL, ["positive", "negative"])
     for sentiment in ("positive", "negative"):
-        (found,) = worker.search(jobs(tmp_path, "a.png", sentiment=sentiment), seed=0)
+        (found,) = worker.search(jobs(tmp_path, "a.png", sentiment=sentiment))
         assert "sentiment" in found.terms
 
 
@@ -51,13 +51,19 @@ def test_an_unknown_sentiment_is_found_at_the_start() -> None:
         Captioner(tiny_models(), SMALL, ["glad"])
 
 
-def test_only_noise_depends_on_the_seed(tmp_path: Path) -> None:
-    some = jobs(tmp_path, "a.png", "b.png")
-    noisy = Captioner(tiny_models(), replace(SMALL, transfer=RandomTransfer(scale=50.0)), [""])
-    texts = {tuple(f.text for f in noisy.search(some, seed=seed)) for seed in range(6)}
-    assert len(texts) > 1
-    again = [[f.text for f in noisy.search(some, seed=3)] for _ in range(2)]
-    assert again[0] == again[1]
+def test_noise_depends_on_the_seed_and_the_id_and_on_no_neighbour(tmp_path: Path) -> None:
+    noise, models = replace(SMALL, transfer=RandomTransfer(scale=50.0)), tiny_models()
+
+    def texts(seed: int, *some: Job) -> list[str]:
+        found = Captioner(models, replace(noise, seed=seed), [""]).search(some)
+        return [one.text for one in found]
+
+    some = jobs(tmp_path, "a.png", "b.png", "c.png")
+    together = texts(3, *some)
+    assert texts(3, *some[1:]) == together[1:]
+    assert [text for job in some for text in texts(3, job)] == together
+    assert len({tuple(texts(seed, *some)) for seed in range(4)}) > 1
+    assert len(set(texts(3, *(replace(some[0], id=name) for name in "wxyz")))) > 1
 
 
 def test_unreadable_images_are_named(tmp_path: Path) -> None:
@@ -70,13 +76,13 @@ def test_unreadable_images_are_named(tmp_path: Path) -> None:
     assert "not an image" in faults["t", ""]
     assert "no such file" in faults["n", ""]
     with pytest.raises(ImageError, match="not an image"):
-        worker.search([good, bad[0]], seed=0)
+        worker.search([good, bad[0]])
 
 
 def test_a_worker_loads_its_models_itself(tmp_path: Path) -> None:
     ids = model_ids(str(save_models(tmp_path / "models")))
     make = MakeCaptioner(ids, SMALL, ("",), "cpu", 1)
-    (found,) = make(0).search(jobs(tmp_path, "a.png"), seed=0)
+    (found,) = make(0).search(jobs(tmp_path, "a.png"))
     assert found.text.startswith("An image of ")
 
 
@@ -100,5 +106,5 @@ def test_a_cache_that_cannot_be_written_needs_no_lock(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "file"))
-    (found,) = Captioner(tiny_models(), SMALL, [""]).search(jobs(tmp_path, "a.png"), seed=0)
+    (found,) = Captioner(tiny_models(), SMALL, [""]).search(jobs(tmp_path, "a.png"))
     assert found.caption

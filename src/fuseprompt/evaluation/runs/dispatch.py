@@ -48,14 +48,13 @@ class Outcome:
 
 
 def dispatch(
-    groups: Sequence[Group], executor: Executor, *, seed: int, records: Mapping[Key, Record]
+    groups: Sequence[Group], executor: Executor, *, records: Mapping[Key, Record]
 ) -> Iterator[list[Outcome]]:
     """Do groups until all images have a caption or have failed for good.
 
     Args:
         groups: The groups.
         executor: Does the work; it is left open.
-        seed: Seed of the run.
         records: Newest record of each key from earlier runs.
 
     Yields:
@@ -70,7 +69,7 @@ def dispatch(
         while waiting and executor.num_free:
             step = waiting.popleft()
             running[number] = step
-            executor.submit(Task(number, step.jobs, step.work.group.seed(seed)))
+            executor.submit(Task(number, step.jobs))
             number += 1
         done = executor.wait(_TURN)
         if not done:

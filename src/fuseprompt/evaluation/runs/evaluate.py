@@ -160,8 +160,7 @@ def _work(todo: Sequence[Group], executor: Executor, clerk: "_Clerk", plan: Plan
     Raises:
         RunError: If more images failed than may.
     """
-    seed, known = clerk.settings.seed, newest(clerk.journal.records)
-    for outcomes in dispatch(todo, executor, seed=seed, records=known):
+    for outcomes in dispatch(todo, executor, records=newest(clerk.journal.records)):
         clerk.write(outcomes)
         if len(clerk.failed) > plan.max_failures:
             raise RunError(

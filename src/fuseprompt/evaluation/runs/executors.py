@@ -35,7 +35,7 @@ class Searcher(Protocol):
         """Return why images cannot be read, by key; cheap beside a search."""
         ...
 
-    def search(self, jobs: Sequence[Job], *, seed: int) -> Sequence[Found]:
+    def search(self, jobs: Sequence[Job]) -> Sequence[Found]:
         """Return a caption for each job, in order."""
         ...
 
@@ -52,12 +52,10 @@ class Task:
     Attributes:
         number: Number of the task.
         jobs: What is searched together.
-        seed: Seed of the search.
     """
 
     number: int
     jobs: tuple[Job, ...]
-    seed: int
 
 
 @final
@@ -116,7 +114,7 @@ def do_task(searcher: Searcher, task: Task) -> Done:
     try:
         if faults := searcher.find_faults(task.jobs):
             return Done(task, host, faults=dict(faults))
-        return Done(task, host, found=tuple(searcher.search(task.jobs, seed=task.seed)))
+        return Done(task, host, found=tuple(searcher.search(task.jobs)))
     except Exception as error:
         return Done(task, host, error=describe_error(error))
 

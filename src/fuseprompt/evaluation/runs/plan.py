@@ -5,7 +5,6 @@ known of shards, workers or what is done already: so these change no caption. No
 here. Read next: `fuseprompt.evaluation.runs.journal`.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,12 +48,6 @@ class Group:
     """
 
     jobs: tuple[Job, ...]
-
-    def seed(self, run_seed: int) -> int:
-        """Return the group's own seed, made of the run's and of its first id."""
-        first = self.jobs[0]
-        text = f"{run_seed}\0{first.id}\0{first.sentiment}"
-        return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4])
 
 
 @final

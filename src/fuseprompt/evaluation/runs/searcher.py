@@ -26,7 +26,6 @@ from fuseprompt.search.engine import describe, versions
 from fuseprompt.search.state import HistoryEntry
 from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, caption
 from fuseprompt.tasks.models import CaptionModels, ModelIds, load_models
-from fuseprompt.transfer.controls import RandomTransfer
 
 #: Settings of a caption that a run has itself, or does not use.
 _NOT_OF_THE_SEARCH: Final = frozenset(
@@ -41,7 +40,7 @@ class MakeCaptioner:
 
     Attributes:
         ids: The models.
-        settings: Settings of a caption; its sentiment and its seed are those of each group.
+        settings: Settings of a caption; its sentiment is that of each group.
         sentiments: Tones that will be asked for; "" is none.
         device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
         threads: CPU threads.
@@ -147,12 +146,11 @@ class Captioner:
                 faults[job.key] = f"{job.image}: cannot be read ({error.strerror})."
         return faults
 
-    def search(self, jobs: Sequence[Job], *, seed: int) -> list[Found]:
+    def search(self, jobs: Sequence[Job]) -> list[Found]:
         """Caption images together.
 
         Args:
             jobs: The jobs, of one sentiment.
-            seed: Seed of the search.
 
         Returns:
             A caption for each job, in order.
@@ -161,13 +159,11 @@ class Captioner:
             ImageError: If an image cannot be read any more.
         """
         sentiment = jobs[0].sentiment
-        settings = replace(self._settings[sentiment], seed=seed, group_size=len(jobs))
-        if isinstance(settings.transfer, RandomTransfer):
-            settings = replace(settings, transfer=replace(settings.transfer, seed=seed))
         results = caption(
             [job.image for job in jobs],
-            settings,
+            replace(self._settings[sentiment], group_size=len(jobs)),
             objective=self._objectives[sentiment],
+            names=[job.id for job in jobs],
         )
         found = []
         for result in results:

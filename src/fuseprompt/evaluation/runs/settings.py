@@ -29,7 +29,7 @@ class RunSettings:
         revisions: What fixes the weights behind each id: a commit, or a hash of files.
         search: Settings of the search: prefix, weights, transfer, widths, steps.
         group_size: Images searched together.
-        seed: Seed of the run; that of a group is made of it and of the group's first id.
+        seed: Seed of the run; that of a caption is made of it, of the image's id and of the tone.
         device: Kind of device, "cpu" or "cuda".
         threads: CPU threads of each worker.
         versions: Of this package and what it stands on.
