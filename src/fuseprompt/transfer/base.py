@@ -82,11 +82,7 @@ class Meter:
 
 @runtime_checkable
 class TokenScorer(Protocol):
-    """Predicts the loss of candidate tokens, and counts what that costs.
-
-    Slots and tokens lie on the CPU, predictions where the scorer has its numbers: a search leaves
-    them on an accelerator.
-    """
+    """Predicts the loss of candidate tokens, and counts what that costs."""
 
     @property
     def cost(self) -> float:

@@ -90,18 +90,16 @@ class FrameTable:
 
         Returns:
             The table in half precision, made if it is not on disk, and rows, -1 for tokens that
-            are neither a new word nor a continuation; both on the secondary's device.
+            are neither a new word nor a continuation.
         """
-        device = loss.vocabulary.device
         folder = self.folder if self.folder is not None else cache_dir() / "frame-tables"
 
         def make() -> tuple[Tensor, Tensor]:
             # A term that compares no outputs says so before a table is made in vain.
             loss.compare(_mean_outputs(loss.model, self.frames, [" it"]), torch.tensor([0]))
-            vectors, row_of = load_or_make(
+            return load_or_make(
                 loss.model, table, folder, frames=self.frames, on_progress=self.on_progress
             )
-            return vectors.to(device), row_of.to(device)
 
         return table.memo.recall(("frame table", self.frames, folder), (loss.model,), make)
 
@@ -155,7 +153,7 @@ class _FrameScorer:
             max(1, len(left.split()) + added + len(right.split()))
             for left, right in zip(slots.left, slots.right, strict=True)
         ]
-        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None].to(mean.device)
+        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None]
         return mean + self.gain * slope * shrink * (alone - mean)
 
 
