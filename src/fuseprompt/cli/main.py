@@ -54,6 +54,10 @@ def _run(args: Any) -> int:
             from fuseprompt.cli.prepare import prepare
 
             return prepare(force=options.force, quiet=options.quiet, json=options.json)
+        case "doctor" if options.models:
+            from fuseprompt.cli.doctor_models import doctor_models
+
+            return doctor_models(options.models, quiet=options.quiet, json=options.json)
         case "doctor":
             from fuseprompt.cli.doctor import doctor
 

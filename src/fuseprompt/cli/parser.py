@@ -117,10 +117,17 @@ def _prepare_parser() -> ArgumentParser:
 
 
 def _doctor_parser() -> ArgumentParser:
-    return command_parser(
-        "fuseprompt doctor [OPTIONS]",
+    parser = command_parser(
+        "fuseprompt doctor [MODEL...] [OPTIONS]",
         "Say what is installed, which models are here, and what mends what is missing.",
     )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        help="load these instead, and say what is unusual: offline id, folder, GGUF file or Hub id",
+    )
+    return parser
 
 
 def _fit_parser() -> ArgumentParser:

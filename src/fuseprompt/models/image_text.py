@@ -60,6 +60,7 @@ class TwoTowerModel:
         self.name = name
         self.tokenizer: Tokenizer = text.tokenizer
         self.max_length: int = text.max_length
+        self.notes: tuple[str, ...] = text.notes
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
