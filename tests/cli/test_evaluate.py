@@ -17,6 +17,7 @@ from fuseprompt.cli.evaluate import describe_seconds
 from fuseprompt.cli.main import main
 from fuseprompt.evaluation.runs.folder import read_run
 from tests.evaluation.runs.fakes import InlineExecutor, captions_of
+from tests.evaluation.runs.test_patience import Stuck
 from tests.tasks.fixtures import save_models, save_pictures
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
@@ -110,6 +111,21 @@ def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -
     assert printed.err.startswith("note: ") or printed.err.startswith("Models: ")
     assert main(command(data, tmp_path / "run", models, "--resume", "--quiet", "--no-score")) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_a_worker_that_hangs_is_ended_in_time(data, tmp_path, models, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", Stuck)
+    options = ("--no-score", "--group-timeout", "0.02")
+    assert main(command(data, tmp_path / "run", models, *options)) == 1
+    printed = capsys.readouterr().out
+    assert "run: 5 of 6 captions" in printed
+    assert "failed: 2.png: the search took longer than --group-timeout 0.02 s" in printed
+    # It is no setting: a run may be resumed with another one, or none.
+    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+    assert main(command(data, tmp_path / "run", models, "--no-score", "--resume")) == 0
+    with pytest.raises(SystemExit):
+        main(command(data, tmp_path / "other", models, "--group-timeout", "0"))
+    assert "--group-timeout 0: expected a number above 0." in capsys.readouterr().err
 
 
 def test_options_come_from_a_file(inline, data, tmp_path, models) -> None:

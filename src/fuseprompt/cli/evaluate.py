@@ -168,6 +168,7 @@ def _plan(args: Any) -> Plan:
         resume=args.resume,
         max_failures=args.max_failures,
         hours=args.hours,
+        group_timeout=args.group_timeout,
     )
 
 

@@ -133,6 +133,13 @@ def add_worker_options(parser: ArgumentParser) -> None:
         "--hours", type=PositiveFloat, default=None, metavar="H", help="begin nothing after so long"
     )
     add(
+        "--group-timeout",
+        type=PositiveFloat,
+        default=None,
+        metavar="S",
+        help="seconds after which the worker of a group is taken to hang and is replaced",
+    )
+    add(
         "--check-grouping",
         action="store_true",
         help="caption every image once more by itself, and count the captions that differ",

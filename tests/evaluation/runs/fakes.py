@@ -6,6 +6,7 @@ otherwise after a kill shows. Run as a script it captions a folder, to be killed
 
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -37,11 +38,16 @@ SETTINGS = RunSettings(
 
 @dataclass(frozen=True)
 class MakeFake:
-    """Makes the searcher; ids in `poison` fail in a search, those in `deadly` kill the worker."""
+    """Makes the searcher.
+
+    Ids in `poison` fail in a search, those in `deadly` kill the worker, those in `hanging` never
+    end and keep the worker deaf to SIGTERM.
+    """
 
     seconds: float = 0.0
     poison: tuple[str, ...] = ()
     deadly: tuple[str, ...] = ()
+    hanging: tuple[str, ...] = ()
     log: str = ""
     broken: str = ""
 
@@ -76,6 +82,10 @@ class Fake:
                 raise ValueError(f"{job.id} is poison")
             if job.id in self._make.deadly:
                 os._exit(9)
+            if job.id in self._make.hanging:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                while True:
+                    time.sleep(60.0)
         together = ",".join(job.id for job in jobs)
         return [found(f"{job.image.read_text()} {together} {job.sentiment}") for job in jobs]
 
@@ -108,6 +118,13 @@ class InlineExecutor(AbstractContextManager["InlineExecutor"]):
     @property
     def num_free(self) -> int:
         return int(not self._done)
+
+    @property
+    def searching(self) -> Sequence[int]:
+        return ()
+
+    def abort(self, number: int, *, reason: str) -> Done:
+        raise AssertionError("nothing is worked on between two calls")
 
     def submit(self, task: Task) -> None:
         self._done.append(do_task(self._searcher, task))

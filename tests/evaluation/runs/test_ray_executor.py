@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import RunError
+from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
@@ -35,11 +36,13 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
 
 
-def run_ray(data: Path, out: Path, make: MakeFake, *, count: int = 60) -> Run:
+def run_ray(
+    data: Path, out: Path, make: MakeFake, *, count: int = 60, group_timeout: float | None = None
+) -> Run:
     return evaluate(
         fake_dataset(data, count),
         SETTINGS,
-        plan=Plan(out, resume=True),
+        plan=Plan(out, resume=True, group_timeout=group_timeout),
         open_executor=lambda: RayExecutor(make, num_workers=2, threads=1, gpus=0.0),
     )
 
@@ -59,6 +62,20 @@ def test_poison_and_deaths_cost_no_other_its_caption(ray: None, tmp_path: Path) 
     assert sorted(log.read_text().splitlines()) == ["21 22 23 24", "5 6 7 8"]
     run_fake(tmp_path / "data", tmp_path / "alone", count=60)
     assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_image_that_hangs_fails_alone(
+    ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_TURN", 0.2)
+    data, make = tmp_path / "data", MakeFake(hanging=("7",))
+    run = run_ray(data, tmp_path / "run", make, count=12, group_timeout=2.0)
+    assert list(run.failures) == [("7", "")]
+    assert "--group-timeout 2 s" in run.failures["7", ""].error
+    run_fake(data, tmp_path / "poison", MakeFake(poison=("7",)), count=12)
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "poison")
 
 
 @pytest.mark.slow

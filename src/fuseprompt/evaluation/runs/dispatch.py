@@ -3,7 +3,8 @@
 Every fault is tried `MAX_ATTEMPTS` times. An image that cannot be read is left out of its group,
 which is searched without it. When a search fails or kills its worker, the images of the group are
 tried one by one, those that fail alone are left out, and the others are searched together again:
-one bad image costs no other its caption. Nothing is written to a file here. Read next:
+one bad image costs no other its caption. A search that takes too long is ended with its worker and
+counts as one that failed. Nothing is written to a file here. Read next:
 `fuseprompt.evaluation.runs.evaluate`.
 """
 
@@ -14,6 +15,7 @@ from typing import Final, final
 
 from fuseprompt.evaluation.runs.executors import Done, Executor, Task
 from fuseprompt.evaluation.runs.journal import Found, Key, Record
+from fuseprompt.evaluation.runs.patience import Patience
 from fuseprompt.evaluation.runs.plan import Group, Job, holds
 
 #: How often an image, or a group, is tried in one run of the program.
@@ -48,7 +50,11 @@ class Outcome:
 
 
 def dispatch(
-    groups: Sequence[Group], executor: Executor, *, records: Mapping[Key, Record]
+    groups: Sequence[Group],
+    executor: Executor,
+    *,
+    records: Mapping[Key, Record],
+    patience: Patience | None = None,
 ) -> Iterator[list[Outcome]]:
     """Do groups until all images have a caption or have failed for good.
 
@@ -56,11 +62,13 @@ def dispatch(
         groups: The groups.
         executor: Does the work; it is left open.
         records: Newest record of each key from earlier runs.
+        patience: Says which searches take too long; by default none does.
 
     Yields:
         What became of images, those of a group together, in the order in which they finish; nothing
         about once a second, so that the caller can stop or show progress.
     """
+    patience = Patience() if patience is None else patience
     works = [_Work(group, records) for group in groups]
     waiting = deque(_Step(work, work.jobs) for work in works)
     running: dict[int, _Step] = {}
@@ -71,7 +79,9 @@ def dispatch(
             running[number] = step
             executor.submit(Task(number, step.jobs))
             number += 1
-        done = executor.wait(_TURN)
+        late = patience.look({number: running[number].jobs for number in executor.searching})
+        ended = [executor.abort(number, reason=patience.reason) for number in late]
+        done = ended or executor.wait(_TURN)
         if not done:
             yield []
         for one in done:

@@ -31,6 +31,7 @@ from fuseprompt.evaluation.runs.folder import (
     write_settings,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest
+from fuseprompt.evaluation.runs.patience import Patience
 from fuseprompt.evaluation.runs.plan import (
     ALL,
     Group,
@@ -93,6 +94,8 @@ class Plan:
         resume: Go on with the run in the folder, if there is one.
         max_failures: Failed images after which the run ends.
         hours: Begin nothing more after so long, and leave the rest to a later run.
+        group_timeout: Seconds after which the worker of a group is taken to hang, is replaced, and
+            the group is treated like one whose worker died; None for never.
     """
 
     folder: Path
@@ -103,6 +106,7 @@ class Plan:
     resume: bool = False
     max_failures: int = 100
     hours: float | None = None
+    group_timeout: float | None = None
 
 
 def evaluate(
@@ -148,19 +152,27 @@ def evaluate(
             if todo:
                 clerk = _Clerk(journal, mine, settings, on_status)
                 with open_executor() as executor:
-                    _work(todo, executor, clerk, plan)
+                    _work(todo, executor, clerk, plan, on_note)
         run = read_run(plan.folder)
         write_merged(run)
         return run
 
 
-def _work(todo: Sequence[Group], executor: Executor, clerk: "_Clerk", plan: Plan) -> None:
+def _work(
+    todo: Sequence[Group],
+    executor: Executor,
+    clerk: "_Clerk",
+    plan: Plan,
+    on_note: Callable[[str], None] | None,
+) -> None:
     """Do groups until all are done or the time is over.
 
     Raises:
         RunError: If more images failed than may.
     """
-    for outcomes in dispatch(todo, executor, records=newest(clerk.journal.records)):
+    patience = Patience(plan.group_timeout, on_note)
+    known = newest(clerk.journal.records)
+    for outcomes in dispatch(todo, executor, records=known, patience=patience):
         clerk.write(outcomes)
         if len(clerk.failed) > plan.max_failures:
             raise RunError(

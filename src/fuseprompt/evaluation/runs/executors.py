@@ -10,7 +10,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -99,6 +99,23 @@ class Executor(AbstractContextManager["Executor"], Protocol):
         """
         ...
 
+    @property
+    def searching(self) -> Collection[int]:
+        """Numbers of the tasks that are worked on; not those whose worker still loads models."""
+        ...
+
+    def abort(self, number: int, *, reason: str) -> Done:
+        """End the worker of one of `searching`, whatever it does, and put a new one in its place.
+
+        Args:
+            number: Number of the task, which `wait` does not return any more.
+            reason: Why.
+
+        Returns:
+            The task, with the reason as its error.
+        """
+        ...
+
 
 def do_task(searcher: Searcher, task: Task) -> Done:
     """Do a task, in a worker; whatever the searcher raises is an answer too.
@@ -179,6 +196,31 @@ class LocalExecutor(AbstractContextManager["LocalExecutor"]):
         done = [self._listen(worker) for worker in ready]
         return [one for one in done if one is not None]
 
+    @property
+    def searching(self) -> Collection[int]:
+        """Numbers of the tasks that are worked on; not those whose worker still loads models."""
+        return [w.task.number for w in self._workers if w.task is not None and w.is_ready]
+
+    def abort(self, number: int, *, reason: str) -> Done:
+        """End the worker of one of `searching`, whatever it does, and put a new one in its place.
+
+        Args:
+            number: Number of the task.
+            reason: Why.
+
+        Returns:
+            The task, with the reason as its error.
+
+        Raises:
+            ValueError: If it is not being searched.
+        """
+        for worker in self._workers:
+            if worker.task is not None and worker.task.number == number:
+                worker.process.kill()  # It may be deaf to anything less.
+                self._renew(worker)
+                return Done(worker.task, platform.node(), error=reason)
+        raise ValueError(f"number must be one of {self.searching}, was: {number}.")
+
     def _listen(self, worker: "_Worker") -> Done | None:
         """Return what a worker says: a result, or nothing that matters."""
         try:
@@ -206,15 +248,20 @@ class LocalExecutor(AbstractContextManager["LocalExecutor"]):
                     f"{self._num_deaths_at_start} workers died while they loaded the models "
                     f"({cause}). Use fewer workers, smaller models, or a machine with more memory."
                 )
-        worker.stop()
-        fresh = _Worker(self._make_searcher, worker.number)
-        self._workers[self._workers.index(worker)] = fresh
+        fresh = self._renew(worker)
         if worker.task is None:
             return None
         if not worker.is_ready:  # It never began: the task is not to blame.
             fresh.give(worker.task)
             return None
         return Done(worker.task, platform.node(), error=f"the worker died ({cause})")
+
+    def _renew(self, worker: "_Worker") -> "_Worker":
+        """Put a new worker in the place of one that has ended or is to end, and return it."""
+        worker.stop()
+        fresh = _Worker(self._make_searcher, worker.number)
+        self._workers[self._workers.index(worker)] = fresh
+        return fresh
 
 
 def describe_exit(code: int | None) -> str:
@@ -263,7 +310,8 @@ class _Worker:
         self.process.terminate()
         self.process.join(_STOP_SECONDS)
         self.process.kill()
-        self.process.join()
+        # One that waits for a dead disk or driver cannot even be killed, and holds up nobody.
+        self.process.join(_STOP_SECONDS)
         self.connection.close()
 
 

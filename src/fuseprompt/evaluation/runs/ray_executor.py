@@ -7,6 +7,7 @@ any executor. Ray is the extra `ray`. Read next: `fuseprompt.evaluation.runs.dis
 
 import os
 import platform
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -23,7 +24,7 @@ from fuseprompt.evaluation.runs.executors import (
 
 @final
 class RayExecutor(AbstractContextManager["RayExecutor"]):
-    """Actors of a Ray cluster; one that dies is started again by Ray.
+    """Actors of a Ray cluster; one that dies is replaced.
 
     With the environment variable RAY_ADDRESS it joins that cluster, else it starts a cluster on
     this machine and ends it again.
@@ -51,6 +52,8 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
                 '"fuseprompt[ray]".'
             ) from None
         self._ray: Any = ray
+        self._idle: list[_Worker] = []
+        self._running: dict[Any, tuple[_Worker, Task]] = {}
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
             _connect(ray, num_workers * threads)
@@ -64,12 +67,13 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
                     f"need {count:g}. Use fewer --workers or --threads, or smaller "
                     "--gpus-per-worker."
                 )
-        # With max_restarts an actor that dies is made anew; what it was doing is ours to repeat.
-        actor = ray.remote(_Actor).options(
-            num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=0
+        # Ray restarts no actor and repeats nothing: what a dead one was doing is ours to repeat,
+        # and Ray's restarts would not tell when one has loaded its models.
+        self._actor: Any = ray.remote(_Actor).options(
+            num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
         )
-        self._idle = [actor.remote(make_searcher) for _ in range(num_workers)]
-        self._running: dict[Any, tuple[Any, Task]] = {}
+        self._make_searcher = make_searcher
+        self._idle += [self._make_worker() for _ in range(num_workers)]
         self._most_deaths = MAX_DEATHS_AT_START * num_workers
         self._num_deaths, self._has_worked = 0, False
 
@@ -78,8 +82,8 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
         if self._owns_cluster:
             self._ray.shutdown()
             return
-        for actor in [*self._idle, *(actor for actor, _ in self._running.values())]:
-            self._ray.kill(actor)
+        for worker in [*self._idle, *(worker for worker, _ in self._running.values())]:
+            self._ray.kill(worker.actor)
 
     @property
     def num_free(self) -> int:
@@ -88,8 +92,8 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
 
     def submit(self, task: Task) -> None:
         """Give a task to a free actor."""
-        actor = self._idle.pop()
-        self._running[actor.do.remote(task)] = (actor, task)
+        worker = self._idle.pop()
+        self._running[worker.actor.do.remote(task)] = (worker, task)
 
     def wait(self, timeout: float) -> list[Done]:
         """Return what was done since the last call; waits for the first, at most so many seconds.
@@ -106,16 +110,51 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
         done = []
         for reference in ready:
-            actor, task = self._running.pop(reference)
-            self._idle.append(actor)
-            done.append(self._result(reference, task))
+            worker, task = self._running.pop(reference)
+            done.append(self._result(reference, worker, task))
         return done
 
-    def _result(self, reference: Any, task: Task) -> Done:
+    @property
+    def searching(self) -> Collection[int]:
+        """Numbers of the tasks that are worked on; not those whose actor still loads models."""
+        return [
+            task.number
+            for worker, task in self._running.values()
+            if self._ray.wait([worker.loaded], timeout=0)[0]
+        ]
+
+    def abort(self, number: int, *, reason: str) -> Done:
+        """End the actor of one of `searching`, whatever it does, and put a new one in its place.
+
+        Args:
+            number: Number of the task.
+            reason: Why.
+
+        Returns:
+            The task, with the reason as its error.
+
+        Raises:
+            ValueError: If it is not being searched.
+        """
+        for reference, (worker, task) in self._running.items():
+            if task.number == number:
+                del self._running[reference]
+                self._ray.kill(worker.actor)
+                self._idle.append(self._make_worker())
+                return Done(task, platform.node(), error=reason)
+        raise ValueError(f"number must be one of {self.searching}, was: {number}.")
+
+    def _make_worker(self) -> "_Worker":
+        return _Worker(self._actor.remote(self._make_searcher))
+
+    def _result(self, reference: Any, worker: "_Worker", task: Task) -> Done:
+        """Return what became of a task; the worker, or its heir, is idle then."""
         errors = self._ray.exceptions
         try:
             result = self._ray.get(reference)
         except (errors.RayActorError, errors.WorkerCrashedError):
+            self._ray.kill(worker.actor)  # One that could only not be reached lives on else.
+            self._idle.append(self._make_worker())
             self._num_deaths += 1
             if not self._has_worked and self._num_deaths >= self._most_deaths:
                 raise RunError(
@@ -123,6 +162,7 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
                     "smaller models, or machines with more memory."
                 ) from None
             return Done(task, platform.node(), error="the worker died")
+        self._idle.append(worker)
         if isinstance(result, str):
             raise RunError(result)
         self._has_worked = True
@@ -130,22 +170,33 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
         return result
 
 
+class _Worker:
+    """An actor, and the answer that it has loaded its models."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.loaded = actor.load.remote()
+
+
 class _Actor:
-    """A worker; its searcher is made at the first task, so that a fault there is an answer."""
+    """What runs on the cluster; it does in order what it is asked to, so it loads first."""
 
     def __init__(self, make_searcher: MakeSearcher) -> None:
         self._make_searcher = make_searcher
         self._searcher: Any = None
+        self._error = ""
+
+    def load(self) -> None:
+        """Make the searcher; a fault is the answer to every task."""
+        try:
+            # Ray shows an actor only its own GPUs, so each is the first.
+            self._searcher = self._make_searcher(0)
+        except Exception as error:
+            self._error = describe_error(error)
 
     def do(self, task: Task) -> Done | str:
         """Return what became of a task, or why no searcher can be made."""
-        if self._searcher is None:
-            try:
-                # Ray shows an actor only its own GPUs, so each is the first.
-                self._searcher = self._make_searcher(0)
-            except Exception as error:
-                return describe_error(error)
-        return do_task(self._searcher, task)
+        return self._error or do_task(self._searcher, task)
 
 
 def _connect(ray: Any, num_cpus: int) -> None:
