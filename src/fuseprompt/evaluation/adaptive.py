@@ -60,7 +60,8 @@ class SurrogateRanker:
         ).bind(primary, table, loss)
         assert isinstance(first, TransferRanking)
         vectors, row_of = self.words.vectors(table, loss)
-        return _SurrogateRanking(first, self.surrogate, word_directions(vectors.float()), row_of)
+        directions = word_directions(vectors.float().cpu())
+        return _SurrogateRanking(first, self.surrogate, directions, row_of.cpu())
 
 
 @final

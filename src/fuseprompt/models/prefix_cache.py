@@ -99,7 +99,7 @@ class PrefixCache:
             keep: Whether longer texts that begin with these may be asked for later.
 
         Returns:
-            Log-probabilities on the CPU, shape (b, v).
+            Log-probabilities on the model's device, shape (b, v).
 
         Raises:
             ValueError: If there is no text.
@@ -114,7 +114,8 @@ class PrefixCache:
         result: Tensor | None = None
         for chunk, log_probs in passes:
             if result is None:
-                result = torch.empty(len(distinct), log_probs.shape[1])
+                shape = (len(distinct), log_probs.shape[1])
+                result = torch.empty(shape, device=log_probs.device)
             result[chunk] = log_probs
         assert result is not None, "there is at least one row"
         return result[inverse]
@@ -140,7 +141,7 @@ class PrefixCache:
         for length in torch.unique(rows.lengths).tolist():
             alike = torch.nonzero(rows.lengths == length).flatten()
             self.num_computed += len(alike) * length
-            yield alike, self._model.next_log_probs(rows.ids[alike, num_begin:length]).cpu()
+            yield alike, self._model.next_log_probs(rows.ids[alike, num_begin:length])
 
     def _continued(self, rows: PaddedIds, keep: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """Compute the tokens of every row after its longest known beginning."""
@@ -160,7 +161,7 @@ class PrefixCache:
             for chunk, (log_probs, grown) in self._size.run(alike, length, compute):
                 if keep:
                     self._keep(grown)
-                yield chunk, log_probs.cpu()
+                yield chunk, log_probs
 
     def _continue(
         self, ids: Int[Tensor, "b s"], past: _Entry | None, past_rows: Tensor, start: int

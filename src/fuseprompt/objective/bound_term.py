@@ -132,7 +132,7 @@ class BoundTerm:
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output against the target of its problem, shape (b,)."""
-        return self.term.compare(outputs, self.targets[problems].to(outputs.device))
+        return self.term.compare(outputs, self.targets.to(outputs.device)[problems])
 
     def loss(
         self,

@@ -26,6 +26,22 @@ SENTENCE_ENDS = (".", "!", "?")
 
 @final
 @dataclass(frozen=True)
+class TokenMasks:
+    """The classes of tokens on the device where a step's scores are.
+
+    Attributes:
+        new_words: Tokens that begin a new word, shape (v,).
+        continuations: Tokens that lengthen the last word, shape (v,).
+        words: Ids of the tokens that begin a new word, shape (w,).
+    """
+
+    new_words: Bool[Tensor, " v"]
+    continuations: Bool[Tensor, " v"]
+    words: Int[Tensor, " w"]
+
+
+@final
+@dataclass(frozen=True)
 class TokenClasses:
     """The primary's tokens by what they do to a text.
 
@@ -50,6 +66,14 @@ class TokenClasses:
             name, (), lambda: cls(tokenizer, vocab_size, ascii_only=ascii_only)
         )
 
+    def on(self, device: torch.device) -> TokenMasks:
+        """Return the classes on a device, moved there once."""
+        name = ("token masks", self.vocab_size, self.ascii_only, device)
+        found = (self.new_words, self.continuations, self.words)
+        return self.tokenizer.memo.recall(
+            name, (), lambda: TokenMasks(*(mask.to(device) for mask in found))
+        )
+
     @property
     def round_trip(self) -> RoundTrip:
         """Which tokens survive decode -> encode."""
@@ -66,6 +90,11 @@ class TokenClasses:
     def new_words(self) -> Bool[Tensor, " v"]:
         """Tokens that begin a new word: one blank, then printable text."""
         return torch.tensor([is_new_word(t, ascii_only=self.ascii_only) for t in self._texts])
+
+    @cached_property
+    def words(self) -> Int[Tensor, " w"]:
+        """Ids of the tokens that begin a new word."""
+        return torch.nonzero(self.new_words).flatten()
 
     @cached_property
     def continuations(self) -> Bool[Tensor, " v"]:
@@ -101,10 +130,12 @@ def choose(
 ) -> Candidates:
     """Take, for each beam, the `width` best-scored tokens whose text survives the round trip.
 
+    Scores may lie on an accelerator: only the best tokens of each beam and their numbers leave it.
+
     Args:
         beams: The beams.
         scores: Predicted total loss, infinite where a token may not be appended, shape (n, v).
-        log_probs: Of the language model, shape (n, v).
+        log_probs: Of the language model, shape (n, v), on the scores' device.
         classes: Tokens of the primary.
         width: Candidates per beam.
         allows: Whether a text may be a candidate; `None` where any may.
@@ -113,11 +144,12 @@ def choose(
         The candidates, ordered by beam and then by score; ties by token id.
     """
     pieces = classes.tokenizer.token_texts
-    limits = torch.isfinite(scores).sum(dim=1)
     asked = 2 * width
     while True:
-        best = lowest(scores, min(asked, scores.shape[1]))
-        may = torch.arange(best.shape[1]) < limits[:, None]
+        there = lowest(scores, min(asked, scores.shape[1]))
+        numbers = torch.stack([scores.gather(1, there), log_probs.gather(1, there)])
+        best, (predicted, likely) = there.cpu(), numbers.cpu()
+        may = torch.isfinite(predicted)
         rows, ranks = torch.nonzero(may, as_tuple=True)
         tokens = best[rows, ranks]
         good = classes.round_trip.survives(beams.texts, beams.token_ids, rows, tokens)
@@ -129,8 +161,9 @@ def choose(
             )
         kept = torch.zeros_like(may)
         kept[rows, ranks] = good
-        enough = (kept.sum(dim=1) >= width) | (limits <= best.shape[1])
-        if enough.all():
+        # Behind the last finite score there is nothing.
+        enough = (kept.sum(dim=1) >= width) | ~may[:, -1]
+        if enough.all() or best.shape[1] == scores.shape[1]:
             break
         asked *= 2
     kept &= kept.cumsum(dim=1) <= width
@@ -140,8 +173,8 @@ def choose(
     return Candidates(
         rows,
         tokens,
-        -log_probs[rows, tokens],
-        scores[rows, tokens],
+        -likely[rows, ranks],
+        predicted[rows, ranks],
         tuple(beams.texts[row] + pieces[token] for row, token in texts),
     )
 

@@ -49,7 +49,7 @@ def pool_sentences(
 def _close(state: AutoDANState, log_probs: Float[Tensor, "n v"], max_nats: float) -> Beams:
     """Return the beams with closing punctuation that is cheap and read as it is written."""
     beams, tokenizer = state.beams, state.classes.tokenizer
-    nll = -log_probs[:, state.classes.ends]
+    nll = -log_probs[:, state.classes.ends].cpu()
     may = (nll <= max_nats) & (beams.num_chosen > 0)[:, None]
     rows, ends = torch.nonzero(may, as_tuple=True)
     tokens: Int[Tensor, " c"] = state.classes.ends[ends]
@@ -69,6 +69,6 @@ def _fluency(state: AutoDANState, ended: Beams) -> list[float]:
     """Return the fluency of finished texts, the end of the text included."""
     fluency, primary = state.bound.objective.fluency, state.bound.objective.primary
     after = next_log_probs(state.bound, ended, keep=False)[:, primary.end_ids]
-    total = ended.nll_sum - torch.logsumexp(after, dim=1).double()
+    total = ended.nll_sum - torch.logsumexp(after, dim=1).cpu().double()
     values: list[float] = fluency.reduce(total, ended.num_chosen + 1).tolist()
     return values

@@ -30,14 +30,16 @@ def next_log_probs(
         keep: Whether the beams may grow, so that what was computed is worth keeping.
 
     Returns:
-        Log-probabilities of the next token, shape (n, v).
+        Log-probabilities of the next token, shape (n, v), on the language model's device where
+        that has double precision, which scores are summed in; else on the CPU.
 
     Raises:
         SearchError: If there is no beam.
     """
     if not len(beams):
         raise SearchError("A step needs at least one beam.")
-    return bound.prefixes.next_log_probs(beams.token_ids, keep=keep)
+    found = bound.prefixes.next_log_probs(beams.token_ids, keep=keep)
+    return found.cpu() if found.device.type == "mps" else found
 
 
 def exact_losses(

@@ -28,7 +28,7 @@ class Step:
 
     Attributes:
         beams: The beams.
-        log_probs: The language model's, shape (n, v).
+        log_probs: The language model's, shape (n, v), on its device.
         allows: Whether a text may be a candidate; `None` where any may.
         number: Steps taken before this one.
         round: Exact rounds of this step before this one.
@@ -113,6 +113,8 @@ def LanguageModelProposer(search_width: int = 64) -> TransferProposer:  # noqa: 
 class Predictions:
     """What is expected of candidate tokens before any of a round is evaluated.
 
+    All of it lies on the device of the language model's log-probabilities.
+
     Attributes:
         fluency: Weighted fluency after each token, exact, shape (n, v).
         words: The new-word tokens, shape (w,).
@@ -178,28 +180,30 @@ class TransferProposing:
 
     def predict(self, step: Step) -> Predictions:
         """Return what the transfer expects of candidate tokens."""
-        beams, log_probs = step.beams, step.log_probs.cpu()
+        beams, log_probs = step.beams, step.log_probs
+        device = log_probs.device
         fluency = self.bound.objective.fluency
-        count = (beams.num_chosen[:, None] + 1).clamp_min(1)
-        reduced = fluency.reduce(beams.nll_sum[:, None] - log_probs.double(), count)
-        words = torch.nonzero(self.classes.new_words).flatten()
-        blocked = torch.where(self._may_continue(beams), log_probs, -float("inf"))
+        count = (beams.num_chosen[:, None] + 1).clamp_min(1).to(device)
+        reduced = fluency.reduce(beams.nll_sum[:, None].to(device) - log_probs.double(), count)
+        blocked = torch.where(self._may_continue(beams, device), log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_continuations, blocked.shape[1]), dim=1)
-        may = torch.isfinite(top.values)
+        # Of all tokens only these leave the device: texts are made of them.
+        tokens, may = top.indices.cpu(), torch.isfinite(top.values).cpu()
         rows, ranks = torch.nonzero(may, as_tuple=True)
         may[rows, ranks] = self.classes.round_trip.survives(
-            beams.texts, beams.token_ids, rows, top.indices[rows, ranks]
+            beams.texts, beams.token_ids, rows, tokens[rows, ranks]
         )
-        asked = _leave_out(top.indices, may)
+        asked, words = _leave_out(tokens, may), self.classes.words
         slots = Slots.append(beams.texts, beams.problems)
+        scorers = self.scorers.items()
         return Predictions(
             fluency=fluency.weight * reduced.float(),
-            words=words,
-            new={n: s.new_words(slots, words).cpu() for n, s in self.scorers.items()},
+            words=self.classes.on(device).words,
+            new={name: s.new_words(slots, words).to(device) for name, s in scorers},
             tokens=top.indices,
-            may=may,
-            lengthened={n: s.continuations(slots, asked).cpu() for n, s in self.scorers.items()},
-            opens=torch.tensor([not text for text in beams.texts]),
+            may=may.to(device),
+            lengthened={name: s.continuations(slots, asked).to(device) for name, s in scorers},
+            opens=torch.tensor([not text for text in beams.texts], device=device),
         )
 
     def propose(self, step: Step) -> Candidates:
@@ -211,18 +215,18 @@ class TransferProposing:
         return choose(
             step.beams,
             scores,
-            step.log_probs.cpu(),
+            step.log_probs,
             self.classes,
             width=width,
             allows=step.allows,
         )
 
-    def _may_continue(self, beams: Beams) -> Bool[Tensor, "n v"]:
+    def _may_continue(self, beams: Beams, device: torch.device) -> Bool[Tensor, "n v"]:
         """Return which tokens may lengthen each beam's last word: none while it is the prefix's."""
         prefixes = [self.bound.problems[p].prefix for p in beams.problems.tolist()]
         texts = zip(beams.texts, prefixes, strict=True)
         started = torch.tensor([text != prefix or not text for text, prefix in texts])
-        return self.classes.continuations[None] & started[:, None]
+        return self.classes.on(device).continuations[None] & started.to(device)[:, None]
 
     def observe(
         self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]

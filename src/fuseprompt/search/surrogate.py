@@ -7,6 +7,7 @@ round. Nothing is kept from step to step. Read next: `fuseprompt.search.autodan`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -66,9 +67,8 @@ class SurrogateProposer:
         """Return the proposer of one search."""
         first = TransferProposer(self.transfer, self.search_width, self.num_continuations)
         proposing = first.start(bound, classes)
-        known = torch.nonzero(classes.new_words).flatten()
         directions = {
-            t.name: _directions(self.words, t, known)
+            t.name: _directions(self.words, t, classes.words)
             for t in bound.terms
             if t.name in proposing.scorers
         }
@@ -98,6 +98,14 @@ class _SurrogateProposing:
     rounds: int
     _now: "_Round | None" = None
 
+    @cached_property
+    def _place(self) -> list[int]:
+        """Where each token stands among those that begin a word; -1 for all others."""
+        classes = self.proposing.classes
+        place = torch.full((classes.vocab_size,), -1)
+        place[classes.words] = torch.arange(len(classes.words))
+        return place.tolist()
+
     def propose(self, step: Step) -> Candidates:
         if step.round == 0 or self._now is None:
             predictions = self.proposing.predict(step)
@@ -126,17 +134,16 @@ class _SurrogateProposing:
     def _correct(self, now: "_Round") -> Float[Tensor, "n v"]:
         """Return total losses expected in the light of all exact ones of this step."""
         predictions = now.predictions
-        words = predictions.words
+        words, device = predictions.words, predictions.words.device
         corrected = {name: values.clone() for name, values in predictions.new.items()}
-        place = torch.full((predictions.fluency.shape[1],), -1, dtype=torch.long)
-        place[words] = torch.arange(len(words))
+        place = self._place
         for row, exact in enumerate(now.exact):
             tokens = [
                 t for t, v in exact.items() if place[t] >= 0 and all(map(_finite, v.values()))
             ]
             if not tokens:
                 continue
-            asked = place[torch.tensor(tokens)]
+            asked = torch.tensor([place[t] for t in tokens], device=device)
             few = torch.topk(
                 now.scores[row, words], min(CONSIDERED, len(words)), largest=False
             ).indices
@@ -144,9 +151,9 @@ class _SurrogateProposing:
             for name, values in corrected.items():
                 values[row, few] = self.surrogate.correct(
                     predictions.new[name][row, few],
-                    self.directions[name][few],
+                    self.directions[name].to(device)[few],
                     torch.searchsorted(few, asked),
-                    torch.tensor([exact[t][name] for t in tokens]),
+                    torch.tensor([exact[t][name] for t in tokens], device=device),
                 )
         return replace(predictions, new=corrected).total(self.proposing.weights)
 

@@ -7,7 +7,7 @@ text; what it proposes is text, which the primary encodes, into one token or sev
 then a whole word of the secondary, appended and judged at once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -20,7 +20,7 @@ from torch import Tensor
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.batch import Beams, Candidates
-from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.candidates import TokenClasses, lowest
 from fuseprompt.search.proposers import LanguageModelProposer, Proposer, Step
 from fuseprompt.transfer.base import Slots, tokenize_new_word_slots
 from fuseprompt.transfer.linearise import CommonWords, Linearisation, linearise
@@ -90,12 +90,9 @@ class _Turn:
         slots = Slots.append(beams.texts, beams.problems)
         ids = tokenize_new_word_slots(self.term.tokenizer, slots)
         linear = linearise(self.term, ids, beams.problems, self.points)
-        scores = linear.predict_mean(self.term.vocabulary.float()).cpu()
-        scores = torch.where(self._may_follow(beams), scores, float("inf"))
-        kept = [
-            list(islice(self._words(step, row, scores[row]), self.search_width))
-            for row in range(len(beams))
-        ]
+        scores = linear.predict_mean(self.term.vocabulary.float())
+        scores = torch.where(self._may_follow(beams, scores.device), scores, float("inf"))
+        kept = self._best_words(step, scores)
         rows = [row for row, words in enumerate(kept) for _ in words]
         words = [word for row in kept for word in row]
         return Candidates(
@@ -112,21 +109,44 @@ class _Turn:
     ) -> None:
         """Learn nothing."""
 
-    def _may_follow(self, beams: Beams) -> Bool[Tensor, "n u"]:
+    def _best_words(self, step: Step, scores: Float[Tensor, "n u"]) -> list[list[_Word]]:
+        """Return the best `search_width` words of each beam, or all that there are.
+
+        Only the best tokens leave the scores' device; more where too few of them are words.
+        """
+        limits = torch.isfinite(scores).sum(dim=1).tolist()
+        asked = 2 * self.search_width
+        while True:
+            best = lowest(scores, min(asked, scores.shape[1]))
+            values = scores.gather(1, best).tolist()
+            kept = []
+            for row, (tokens, limit) in enumerate(zip(best.tolist(), limits, strict=True)):
+                scored = list(zip(tokens, values[row], strict=True))[:limit]
+                kept.append(list(islice(self._words(step, row, scored), self.search_width)))
+            enough = [
+                len(words) == self.search_width or limit <= best.shape[1]
+                for words, limit in zip(kept, limits, strict=True)
+            ]
+            if all(enough):
+                return kept
+            asked *= 4
+
+    def _may_follow(self, beams: Beams, device: torch.device) -> Bool[Tensor, "n u"]:
         """Return which of the secondary's tokens may follow each text.
 
         As for the primary: a text does not begin with a blank, and no token lengthens the prefix.
         """
         texts = beams.texts
         prefixes = [self.bound.problems[p].prefix for p in beams.problems.tolist()]
-        filled = torch.tensor([bool(text) for text in texts])
-        grown = torch.tensor([text not in ("", p) for text, p in zip(texts, prefixes, strict=True)])
-        return (self.classes.new_words & filled[:, None]) | (
-            self.classes.continuations & grown[:, None]
+        filled = torch.tensor([bool(text) for text in texts], device=device)
+        grown = torch.tensor(
+            [text not in ("", p) for text, p in zip(texts, prefixes, strict=True)], device=device
         )
+        masks = self.classes.on(device)
+        return (masks.new_words & filled[:, None]) | (masks.continuations & grown[:, None])
 
-    def _words(self, step: Step, row: int, scores: Float[Tensor, " u"]) -> Iterator[_Word]:
-        """Yield what the secondary would append to a text, best first, as the primary reads it.
+    def _words(self, step: Step, row: int, scored: Sequence[tuple[int, float]]) -> Iterator[_Word]:
+        """Yield what the secondary would append to a text, in order, as the primary reads it.
 
         Left out is what the primary reads by cutting the text so far otherwise, since a beam only
         grows, and what does not survive decode -> encode.
@@ -135,27 +155,26 @@ class _Turn:
         tokenizer, texts = primary.tokenizer, self.classes.tokenizer.token_texts
         text, stem = step.beams.texts[row], step.beams.token_ids.to_lists()[row]
         most = primary.max_length - tokenizer.num_special
-        order = torch.argsort(scores, stable=True)[: int(torch.isfinite(scores).sum())].tolist()
         seen: set[str] = set()
-        for start in range(0, len(order), 2 * self.search_width):
-            chunk = order[start : start + 2 * self.search_width]
-            grown = [text + texts[token] for token in chunk]
+        for start in range(0, len(scored), 2 * self.search_width):
+            chunk = scored[start : start + 2 * self.search_width]
+            grown = [text + texts[token] for token, _ in chunk]
             encoded = tokenizer.encode_batch(grown)
             back = tokenizer.decode_batch(encoded)
-            for token, new, ids, read in zip(chunk, grown, encoded, back, strict=True):
+            for (_, score), new, ids, read in zip(chunk, grown, encoded, back, strict=True):
                 tokens = tuple(ids[len(stem) :])
                 if new in seen or read != new or ids[: len(stem)] != stem or not tokens:
                     continue
                 if len(ids) < most and (step.allows is None or step.allows(new)):
                     seen.add(new)
-                    yield new, tokens, float(scores[token])
+                    yield new, tokens, score
 
     def _nll(
         self, step: Step, rows: list[int], tokens: list[tuple[int, ...]]
     ) -> Float[Tensor, " c"]:
         """Return the negative log-likelihood of all tokens of each candidate, in nats."""
         firsts = torch.tensor([t[0] for t in tokens], dtype=torch.long)
-        nll = -step.log_probs.cpu()[torch.tensor(rows, dtype=torch.long), firsts]
+        nll = -step.log_probs[torch.tensor(rows, dtype=torch.long), firsts].cpu()
         several = [i for i, t in enumerate(tokens) if len(t) > 1]
         if several:
             stems = step.beams.token_ids.to_lists()

@@ -82,7 +82,11 @@ class Meter:
 
 @runtime_checkable
 class TokenScorer(Protocol):
-    """Predicts the loss of candidate tokens, and counts what that costs."""
+    """Predicts the loss of candidate tokens, and counts what that costs.
+
+    Slots and tokens lie on the CPU, predictions where the scorer has its numbers: a search leaves
+    them on an accelerator.
+    """
 
     @property
     def cost(self) -> float:

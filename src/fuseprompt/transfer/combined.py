@@ -179,4 +179,5 @@ def _ranks(scores: Float[Tensor, "n w"]) -> Int[Tensor, "n w"]:
     """Return the rank of each score in its row, 0 for the lowest; ties by position."""
     order = torch.argsort(scores, dim=1, stable=True)
     ranks = torch.empty_like(order)
-    return ranks.scatter_(1, order, torch.arange(scores.shape[1]).expand_as(order).contiguous())
+    places = torch.arange(scores.shape[1], device=scores.device)
+    return ranks.scatter_(1, order, places.expand_as(order).contiguous())

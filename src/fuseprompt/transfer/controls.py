@@ -30,19 +30,20 @@ class NoTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term."""
-        return _NoScorer()
+        return _NoScorer(loss.vocabulary.device)
 
 
 @final
 @dataclass(frozen=True)
 class _NoScorer:
+    device: torch.device
     cost: float = 0.0
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        return torch.zeros(len(slots), len(words))
+        return torch.zeros(len(slots), len(words), device=self.device)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        return torch.zeros(tokens.shape)
+        return torch.zeros(tokens.shape, device=self.device)
 
 
 @final

@@ -90,16 +90,18 @@ class FrameTable:
 
         Returns:
             The table in half precision, made if it is not on disk, and rows, -1 for tokens that
-            are neither a new word nor a continuation.
+            are neither a new word nor a continuation; both on the secondary's device.
         """
+        device = loss.vocabulary.device
         folder = self.folder if self.folder is not None else cache_dir() / "frame-tables"
 
         def make() -> tuple[Tensor, Tensor]:
             # A term that compares no outputs says so before a table is made in vain.
             loss.compare(_mean_outputs(loss.model, self.frames, [" it"]), torch.tensor([0]))
-            return load_or_make(
+            vectors, row_of = load_or_make(
                 loss.model, table, folder, frames=self.frames, on_progress=self.on_progress
             )
+            return vectors.to(device), row_of.to(device)
 
         return table.memo.recall(("frame table", self.frames, folder), (loss.model,), make)
 
@@ -153,7 +155,7 @@ class _FrameScorer:
             max(1, len(left.split()) + added + len(right.split()))
             for left, right in zip(slots.left, slots.right, strict=True)
         ]
-        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None]
+        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None].to(mean.device)
         return mean + self.gain * slope * shrink * (alone - mean)
 
 

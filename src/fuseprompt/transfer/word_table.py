@@ -68,14 +68,17 @@ class WordTable:
             loss: The term with its targets.
 
         Returns:
-            The table, made if it is not on disk, and rows, -1 for tokens that begin no word.
+            The table, made if it is not on disk, and rows, -1 for tokens that begin no word; both
+            on the secondary's device.
         """
+        device = loss.vocabulary.device
         folder = self.folder if self.folder is not None else cache_dir() / "word-tables"
 
         def make() -> tuple[Tensor, Tensor]:
             # A term that compares no outputs says so before a table is made in vain.
             loss.compare(framed_outputs(loss.model, [" it"]), torch.tensor([0]))
-            return load_or_make(loss.model, table, folder, on_progress=self.on_progress)
+            vectors, row_of = load_or_make(loss.model, table, folder, on_progress=self.on_progress)
+            return vectors.to(device), row_of.to(device)
 
         return table.memo.recall(("word table", folder), (loss.model,), make)
 
@@ -126,7 +129,7 @@ class TableScorer:
             len(left.split()) + 1 + len(right.split())
             for left, right in zip(slots.left, slots.right, strict=True)
         ]
-        shrink = (_FRAME_WORDS / torch.tensor(counts)).clamp_max(1.0)[:, None]
+        shrink = (_FRAME_WORDS / torch.tensor(counts)).clamp_max(1.0)[:, None].to(mean.device)
         return mean + shrink * (alone - mean)
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
@@ -151,17 +154,20 @@ class TableScorer:
 
 
 def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
-    """Return the output for each word (leading blank included) in the frame, shape (b, o)."""
+    """Return the output for each word (leading blank included) in the frame, shape (b, o).
+
+    They lie on the model's device.
+    """
     tokenizer = model.tokenizer
     rows = tokenizer.encode_batch([FRAME.format(word=w) for w in words])
     ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
     cache = model.start_cache() if isinstance(model, StemSharing) else None
     with torch.no_grad():
         if cache is None:
-            return model.outputs(ids).cpu()
+            return model.outputs(ids)
         beginning = tokenizer.encode(FRAME.format(word="").rstrip("."))
         stem = PaddedIds.from_lists([[*tokenizer.prefix_ids, *beginning]])
-        return cache.outputs(ids, stem, torch.zeros(len(ids), dtype=torch.long)).cpu()
+        return cache.outputs(ids, stem, torch.zeros(len(ids), dtype=torch.long))
 
 
 def load_or_make(
@@ -184,17 +190,17 @@ def load_or_make(
         on_progress: Called with (done, all) while the table is made.
 
     Returns:
-        The model's output for each distinct word, and the row of each primary token.
+        The model's output for each distinct word, and the row of each primary token, on the CPU.
     """
     words, row_of = distinct_words(table)
     file = folder / f"{fingerprint(model, table)}.safetensors"
     # A table without words is as wide as any: the width comes from a word of its own.
-    probe = framed_outputs(model, words[:1] or [" it"])[: len(words)]
+    probe = framed_outputs(model, words[:1] or [" it"])[: len(words)].cpu()
 
     def make() -> Tensor:
         parts = [probe[:0]]
         for start in range(0, len(words), _CHUNK):
-            parts.append(framed_outputs(model, words[start : start + _CHUNK]))
+            parts.append(framed_outputs(model, words[start : start + _CHUNK]).cpu())
             if on_progress is not None:
                 on_progress(min(start + _CHUNK, len(words)), len(words))
         return torch.cat(parts)
