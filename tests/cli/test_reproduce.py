@@ -35,6 +35,7 @@ def test_a_file_holds_what_the_paper_states_as_options_of_evaluate(name) -> None
     parsed = evaluate_parser().parse_object(settings)
     assert model_ids(parsed.models) == PAPER
     assert (parsed.beam_width, parsed.search_width, parsed.prefix) == (5, 512, "An image of")
+    assert parsed.group_size == 64
     assert (parsed.transfer, parsed.dataset) == ("tproduct", CASES[name][0])
     assert parsed.split in SOURCES[parsed.dataset].splits
     # The report has the paper's row for it.
@@ -93,6 +94,15 @@ def test_options_that_are_not_given_leave_the_papers_settings_alone(monkeypatch)
     for name, value in read_experiment("coco").items():
         assert args[name] == value
     assert (args.root, args.out, args.limit, args.resume) == ("data", "run", 5, False)
+
+
+def test_a_group_size_is_not_the_papers_and_can_be_replaced(monkeypatch, capsys) -> None:
+    asked = []
+    monkeypatch.setattr("fuseprompt.cli.reproduce.evaluate_dataset", lambda a: asked.append(a) or 0)
+    where = ["reproduce", "coco", "--root", "data", "--out", "run"]
+    assert main([*where, "--group-size", "4"]) == 0
+    assert asked[0].group_size == 4
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unknown_experiment_is_a_usage_error(capsys) -> None:

@@ -32,6 +32,13 @@ def reproduce_parser() -> ArgumentParser:
     add("--models", default=None, metavar="NAME", help="instead of the paper's: offline, YAML file")
     for option in ("--steps", "--beam-width", "--search-width"):
         add(option, type=PositiveInt, default=None, metavar="N", help="instead of the paper's")
+    add(
+        "--group-size",
+        type=PositiveInt,
+        default=None,
+        metavar="N",
+        help="images searched together (64, for a GPU; the paper names no number)",
+    )
     add_scoring_options(parser)
     add_worker_options(parser)
     return parser

@@ -14,6 +14,9 @@ from fuseprompt.evaluation.reproduce import read_experiment
 #: Options that only `reproduce` has.
 _OWN: Final = frozenset({"name"})
 
+#: Settings in the files of which the paper says nothing, and which are ours to choose.
+_NOT_THE_PAPERS: Final = frozenset({"group_size"})
+
 
 def reproduce(args: Any) -> int:
     """Repeat an experiment.
@@ -32,7 +35,11 @@ def reproduce(args: Any) -> int:
     given = {
         name: value for name, value in vars(args).items() if value is not None and name not in _OWN
     }
-    changed = [name for name in papers if name in given and given[name] != papers[name]]
+    changed = [
+        name
+        for name in papers
+        if name not in _NOT_THE_PAPERS and name in given and given[name] != papers[name]
+    ]
     if changed and not args.quiet:
         told = ", ".join(f"{name} {given[name]} ({papers[name]})" for name in changed)
         print(f"note: not the paper's settings: {told}", file=sys.stderr)
