@@ -73,6 +73,10 @@ def test_parts_are_told_apart(tmp_path: Path, arguments: list[str], capsys) -> N
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.get("part") for line in lines] == [None, "in-domain", "near-domain", "out-domain"]
     assert "one image is not enough" in lines[1]["cider"]["unavailable"]
+    assert main(["score", str(file), *options, "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("SPICE needs") == 1  # People read a reason once.
+    assert printed.count("unavailable: see above") >= 3
 
 
 def test_without_java_nothing_is_scored_and_the_exit_code_says_so(

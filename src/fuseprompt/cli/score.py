@@ -85,6 +85,7 @@ def print_scores(scores: "Mapping[str, Scores]") -> None:
     from fuseprompt.evaluation.metrics.base import METRICS, Judged, Unavailable
 
     console = Console(highlight=False, markup=False)
+    told: set[str] = set()
     for part, one in scores.items():
         table = Table(show_header=False, box=None)
         if part:
@@ -93,7 +94,9 @@ def print_scores(scores: "Mapping[str, Scores]") -> None:
         values = {name: getattr(one, name) for name in METRICS} | dict(one.extra)
         for name, value in values.items():
             if isinstance(value, Unavailable):
-                table.add_row(name, f"unavailable: {value.reason}")
+                reason = "see above" if value.reason in told else value.reason
+                told.add(value.reason)
+                table.add_row(name, f"unavailable: {reason}")
             elif isinstance(value, Judged):
                 table.add_row(name, f"{value.value:.4f}  {_describe(value)}")
             else:

@@ -1,5 +1,6 @@
 """Worker processes: they work, they die and are replaced, and they end with their parent."""
 
+import atexit
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
 from tests.evaluation.runs.fakes import (
     SETTINGS,
+    Fake,
     MakeFake,
     captions_of,
     fake_dataset,
@@ -82,6 +84,18 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
             plan=Plan(tmp_path / "run", resume=True),
             open_executor=lambda: LocalExecutor(MakeFake(broken="dies")),
         )
+
+
+def make_slow_to_leave(number: int) -> Fake:
+    """Make a searcher whose process, as with torch, takes its time to end."""
+    atexit.register(time.sleep, 0.5)
+    return MakeFake()(number)
+
+
+def test_workers_leave_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalExecutor(make_slow_to_leave, num_workers=2) as executor:
+        wait_for(lambda: not executor.wait(0.1) and all(w.is_ready for w in executor._workers))
+    assert capfd.readouterr().err == ""
 
 
 def test_ends_are_said_in_words() -> None:

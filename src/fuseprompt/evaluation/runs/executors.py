@@ -332,8 +332,9 @@ def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> 
             connection.send(do_task(searcher, connection.recv()))
 
 
-def _leave(_number: int, _frame: object) -> None:
+def _leave(number: int, _frame: object) -> None:
     """End this process; what it holds of the system is given back."""
+    signal.signal(number, signal.SIG_IGN)  # Asked again, it is leaving already.
     raise SystemExit(0)
 
 
