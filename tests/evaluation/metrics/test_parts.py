@@ -1,5 +1,6 @@
 """Each tone and each domain is scored by itself; shards are one set."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_domains_come_after_the_whole(tmp_path: Path, asked) -> None:
     assert [set(people) for _, people in asked] == [{"0", "1", "2"}, {"1"}, {"0"}]
     assert told == ["distinct", "in-domain: distinct", "near-domain: distinct"]
     assert found[""].extra["distinct_1"] == pytest.approx(3 / 4)
+
+
+def test_what_is_removed_from_captions_can_be_told(asked) -> None:
+    """Metrics get captions as they were written, and say what they leave out; measures do not."""
+    dataset = make_dataset("folder", "all", items=[Item("1", Path("1.jpg"), ("A dog.",))])
+    written = Prediction("line 1", ("1",), "A dog\u2028runs.<|endoftext|>")
+    found = score_parts([written], dataset, Scoring(wanted=Wanted(distinct=True)))
+    assert asked[0][0] == {"1": "A dog\u2028runs.<|endoftext|>"}
+    assert found[""].extra["distinct_1"] == 1.0
+    plain = replace(written, caption="A dog dog.<s>")
+    found = score_parts([plain], dataset, Scoring(wanted=Wanted(distinct=True)))
+    assert found[""].extra["distinct_1"] == pytest.approx(2 / 3)
 
 
 def test_images_without_references_are_left_out_and_told(asked) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import final
 
 from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.clean import clean_caption
 from fuseprompt.evaluation.datasets.base import Dataset, Item
 from fuseprompt.evaluation.metrics.base import Scores
 from fuseprompt.evaluation.metrics.measures import Subjects, Wanted, measure
 from fuseprompt.evaluation.metrics.predictions import Prediction, match
 from fuseprompt.evaluation.metrics.score import score
+from fuseprompt.evaluation.metrics.tokens import strip_special
 
 
 @final
@@ -99,7 +101,8 @@ def _score_items(
     if scoring.subset:
         references = {i: texts for i, texts in references.items() if i in here}
     images = {item.id: item.image for item in judged if item.id in references}
-    subjects = Subjects(here, references, images, judged[0].sentiment)
+    cleaned = {i: clean_caption(strip_special(text)) for i, text in here.items()}
+    subjects = Subjects(cleaned, references, images, judged[0].sentiment)
     notes = scores.notes
     if bare := len(items) - len(judged):
         notes = (f"{bare:,} images have no captions by people and are left out", *notes)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from fuseprompt.errors import MetricError
-from fuseprompt.evaluation.clean import clean_caption
 from fuseprompt.evaluation.datasets.base import Item
 from fuseprompt.evaluation.datasets.lines import split_lines
 from fuseprompt.evaluation.datasets.records import (
@@ -23,7 +22,6 @@ from fuseprompt.evaluation.datasets.records import (
     read_json,
     read_text,
 )
-from fuseprompt.evaluation.metrics.tokens import strip_special
 
 #: Where a form has the caption; MAGIC's has the references beside it, as "captions".
 _CAPTION: Final = ("prediction", "caption", "text")
@@ -88,7 +86,7 @@ def match(
         sentiment: That tone; captions that were written in another are left out.
 
     Returns:
-        Caption by id, cleaned and without special tokens.
+        Caption by id, as it was written.
 
     Raises:
         MetricError: If two captions are for one image, or one is for none.
@@ -110,7 +108,7 @@ def match(
                 + (", or --sentiment." if one.sentiment and not sentiment else ".")
             )
         else:
-            found[id_], places[id_] = clean_caption(strip_special(one.caption)), one.place
+            found[id_], places[id_] = one.caption, one.place
     if unknown:
         more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
         raise MetricError(
@@ -119,11 +117,6 @@ def match(
             "captions were made for."
         )
     return found
-
-
-def count_special(predictions: Iterable[Prediction]) -> int:
-    """Return how many captions have special tokens, which are no words and not scored."""
-    return sum(strip_special(one.caption) != one.caption for one in predictions)
 
 
 def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
