@@ -100,6 +100,18 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     assert "no scores and no report" in capsys.readouterr().err
 
 
+def test_a_wrong_folder_for_spice_is_told_before_the_work(
+    inline, data, tmp_path, models, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("fuseprompt.cli.evaluate.library_folder", lambda: tmp_path)
+    monkeypatch.setattr("fuseprompt.cli.evaluate.find_java", lambda: None)
+    (tmp_path / "run").write_text("")  # So that no work begins.
+    assert main(command(data, tmp_path / "run", models, "--spice-folder", "nowhere")) == 1
+    told = capsys.readouterr().err
+    assert "note: SPICE will be missing: " in told
+    assert "nowhere" in told
+
+
 def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -> None:
     (data / "3.png").write_bytes(b"")
     assert main(command(data, tmp_path / "run", models, "--no-score")) == 1

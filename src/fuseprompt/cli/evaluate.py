@@ -21,6 +21,7 @@ from fuseprompt.cli.score import print_scores
 from fuseprompt.evaluation.datasets import Dataset, read_dataset
 from fuseprompt.evaluation.metrics.base import Unavailable
 from fuseprompt.evaluation.metrics.java import find_java
+from fuseprompt.evaluation.metrics.spice import find_corenlp
 from fuseprompt.evaluation.metrics.tokens import library_folder
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
@@ -72,7 +73,7 @@ def evaluate_dataset(args: Any) -> int:
         ids = make.ids
         print(describe_models(args.models, ids, any(make.sentiments)), file=sys.stderr)
     if not args.no_score:
-        _tell_missing_tools(told)
+        _tell_missing_tools(told, args.spice_folder)
     silence_libraries()
 
     def open_executor() -> AbstractContextManager[Executor]:
@@ -201,12 +202,15 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     return MakeCaptioner(model_ids(args.models), settings, sentiments, device, threads), num_workers
 
 
-def _tell_missing_tools(told: "_Teller") -> None:
+def _tell_missing_tools(told: "_Teller", spice_folder: str | None) -> None:
     """Say before the work which scores will be missing after it."""
     for found in (library_folder(), find_java()):
         if isinstance(found, Unavailable):
             told.note(f"the published metrics will be missing: {found.reason}")
             return
+    corenlp = None if spice_folder is None else find_corenlp(Path(spice_folder))
+    if isinstance(corenlp, Unavailable):
+        told.note(f"SPICE will be missing: {corenlp.reason}")
 
 
 class _Teller:
