@@ -17,6 +17,12 @@ COMMANDS = (
     ("doctor",),
     ("fit",),
     ("fidelity",),
+    ("explain",),
+    ("datasets",),
+    ("score",),
+    ("evaluate",),
+    ("merge",),
+    ("reproduce",),
     ("bench", "fit"),
     ("bench", "search"),
 )
@@ -27,7 +33,7 @@ def test_every_command_knows_its_version(command, capsys) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*command, "--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out.strip().endswith(fuseprompt.__version__)
+    assert capsys.readouterr().out == f"fuseprompt {fuseprompt.__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -72,7 +72,9 @@ def reword(message: str) -> str:
 
 def command_parser(usage: str, description: str) -> ArgumentParser:
     """Return a parser with what every command has; all options would make a usage line too long."""
-    parser = CommandParser(usage=usage, description=description, version=__version__)
+    parser = CommandParser(usage=usage, description=description)
+    version = f"fuseprompt {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
     parser.add_argument("--quiet", action="store_true", help="print results and errors only")
     parser.add_argument("--json", action="store_true", help="print JSON lines on stdout")
     return parser
