@@ -133,6 +133,12 @@ class CausalModel(HasVocabulary, Protocol):
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
 
 
+def pair_up(tensors: Sequence[Tensor]) -> KeyValues:
+    """Return keys and values of each layer from a row of all keys, then all values."""
+    half = len(tensors) // 2
+    return tuple(zip(tensors[:half], tensors[half:], strict=True))
+
+
 def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
     """Return how much memory keys and values take up."""
     return sum(t.numel() * t.element_size() for pair in key_values for t in pair)

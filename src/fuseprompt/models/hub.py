@@ -28,7 +28,11 @@ HUB_SECONDS = 5.0
 
 
 def load(
-    model_id: str | Path, *, local_only: bool = False, device: str | torch.device = "auto"
+    model_id: str | Path,
+    *,
+    local_only: bool = False,
+    device: str | torch.device = "auto",
+    compiled: bool = False,
 ) -> Model:
     """Load a model by id.
 
@@ -37,6 +41,8 @@ def load(
             Hugging Face Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
+        compiled: Whether forward passes go through `torch.compile`, which takes tens of seconds
+            when they first run (`fuseprompt.models.compiled`).
 
     Returns:
         A causal language model, an image-text model, a classifier or a sentence encoder, by what
@@ -51,8 +57,11 @@ def load(
     Example:
         lm, image_text = load("offline:lm"), load("offline:image-text")
     """
-    target = pick_device(device)
-    name = str(model_id)
+    model = _load_plain(str(model_id), local_only, pick_device(device))
+    return model.compiled() if compiled else model
+
+
+def _load_plain(name: str, local_only: bool, target: torch.device) -> Model:
     if name.startswith("offline:"):
         return _load_offline(name, target)
     if name.endswith(".gguf") and Path(name).is_file():
