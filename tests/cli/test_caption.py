@@ -16,6 +16,7 @@ from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.main import main
 from fuseprompt.cli.parser_base import UsageError, reword
 from fuseprompt.search.engine import Progress
+from fuseprompt.tasks.caption import SENTIMENT_TEMPERATURE
 from tests.tasks.fixtures import save_models, save_pictures
 
 KEYS = [
@@ -229,6 +230,16 @@ def test_a_sentiment_weight_is_the_weight_of_the_sentiment(run, tmp_path) -> Non
     assert line["settings"]["weights"]["sentiment"] == 4.5
 
 
+def test_a_sentiment_temperature_is_reported(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png")
+    options = ("--json", "--sentiment", "positive", "--sentiment-temperature")
+    for given, expected in (((*options, "2"), 2.0), (options[:-1], SENTIMENT_TEMPERATURE)):
+        (line,) = run(*files, *given).lines
+        assert line["settings"]["terms"]["sentiment"]["temperature"] == expected
+        terms, weights = line["terms"], line["settings"]["weights"]
+        assert line["loss"] == pytest.approx(sum(weights[n] * v for n, v in terms.items()), 1e-5)
+
+
 def test_an_unknown_sentiment_names_the_labels(run, tmp_path) -> None:
     output = run(*save_pictures(tmp_path, "a.png"), "--sentiment", "glad")
     assert output.code == 1
@@ -288,6 +299,8 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--weight", "sentiment=2"), "no sentiment without --sentiment"),
         (("a.png", "--sentiment-weight", "2"), "no sentiment without --sentiment"),
         (("a.png", "--sentiment", "positive", "--sentiment-weight", "0"), "a number above 0"),
+        (("a.png", "--sentiment-temperature", "2"), "no sentiment without --sentiment"),
+        (("a.png", "--sentiment", "positive", "--sentiment-temperature", "0"), "a number above 0"),
         (
             [
                 "a.png",

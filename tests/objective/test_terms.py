@@ -44,6 +44,20 @@ def test_label_is_the_cross_entropy_in_nats() -> None:
         torch.testing.assert_close(loss, expected)
 
 
+def test_a_temperature_divides_the_logits_and_keeps_the_order_of_two_texts() -> None:
+    logits = torch.tensor([[4.0, 0.0, -1.0], [2.0, 0.0, -1.0]])
+    hot, plain = Label(classifier(), temperature=3.0), Label(classifier())
+    target = plain.read_target("negative")[None].expand(2, -1)
+    torch.testing.assert_close(hot.compare(logits, target), plain.compare(logits / 3, target))
+    assert hot.compare(logits, target).diff() > plain.compare(logits, target).diff() > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+    with pytest.raises(ProblemError, match="temperature must be a finite number above 0, was: "):
+        Label(classifier(), temperature=temperature)
+
+
 def test_several_pictures_count_as_the_mean_of_their_losses(tmp_path) -> None:
     red, blue = Image.new("RGB", (40, 30), "red"), Image.new("L", (20, 50), 90)
     file = tmp_path / "red.png"

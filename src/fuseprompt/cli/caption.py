@@ -17,6 +17,7 @@ from fuseprompt.errors import FuseError
 from fuseprompt.search.constraints import Require
 from fuseprompt.search.engine import Progress
 from fuseprompt.tasks.caption import (
+    SENTIMENT_TEMPERATURE,
     WEIGHTS,
     Caption,
     CaptionSettings,
@@ -51,6 +52,9 @@ def run(args: Any) -> int:
         has_sentiment=args.sentiment is not None,
         sentiment_weight=args.sentiment_weight,
     )
+    temperature = read_temperature(
+        args.sentiment_temperature, has_sentiment=args.sentiment is not None
+    )
     forbid = read_words("--forbid", args.forbid or [])
     require = read_words("--require", args.require or [])
     if both := {w.casefold() for w in forbid} & {w.casefold() for w in require}:
@@ -70,12 +74,18 @@ def run(args: Any) -> int:
         if failures := find_failures(files):
             report.print_all(iter(failures))
             return 1
-        models = load_models(ids, with_sentiment=args.sentiment is not None, device=args.device)
+        models = load_models(
+            ids,
+            with_sentiment=args.sentiment is not None,
+            device=args.device,
+            compiled=args.compile,
+        )
         width = PAPER_SEARCH_WIDTH if args.models == "paper" else SEARCH_WIDTH
         settings = CaptionSettings(
             prefix=args.prefix,
             sentiment=args.sentiment,
             weights=weights,
+            sentiment_temperature=temperature,
             transfer=transfer_named(args.transfer, on_making=bar.on_making),
             steps=args.max_tokens or args.steps,
             beam_width=args.beam_width,
@@ -154,6 +164,25 @@ def read_weights(
     if "sentiment" in weights:
         raise UsageError(f"{option}: --weight sentiment={weights['sentiment']:g} says it too.")
     return {**weights, "sentiment": sentiment_weight}
+
+
+def read_temperature(given: float | None, *, has_sentiment: bool) -> float:
+    """Return the temperature of the sentiment's loss.
+
+    Args:
+        given: What `--sentiment-temperature` says, or `None`.
+        has_sentiment: Whether there is a sentiment term.
+
+    Raises:
+        UsageError: If it is given and there is no sentiment.
+    """
+    if given is None:
+        return SENTIMENT_TEMPERATURE
+    if not has_sentiment:
+        raise UsageError(
+            f"--sentiment-temperature {given:g}: there is no sentiment without --sentiment LABEL."
+        )
+    return given
 
 
 def _word_tables(args: Any) -> tuple[str, ...]:

@@ -71,6 +71,13 @@ def _caption_parser() -> ArgumentParser:
         default=None,
         help="the same as --weight sentiment=W",
     )
+    add(
+        "--sentiment-temperature",
+        metavar="T",
+        type=PositiveFloat,
+        default=None,
+        help="what the classifier's logits are divided by (3; 1 is its plain cross-entropy)",
+    )
     add("--steps", metavar="N", type=PositiveInt, default=12, help="most tokens that are appended")
     add("--max-tokens", metavar="N", type=PositiveInt, default=None, help="the same as --steps")
     add("--beam-width", metavar="N", type=PositiveInt, default=5, help="open texts per image")
@@ -103,6 +110,11 @@ def _caption_parser() -> ArgumentParser:
     add("--group-size", metavar="N", type=PositiveInt, default=4, help="images searched together")
     add("--seed", metavar="N", type=int, default=0, help="seed")
     add("--device", metavar="NAME", type=Device, default="auto", help="auto, cpu or cuda")
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the models' passes; pays on a GPU, if at all",
+    )
     add("--out", default=None, metavar="FILE", help="write JSON lines there too")
     add("--prepare", action="store_true", help="make the offline models first if need be")
     return parser

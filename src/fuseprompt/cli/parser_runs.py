@@ -83,6 +83,13 @@ def _add_search_options(parser: ArgumentParser) -> None:
     add("--prefix", metavar="TEXT", default="An image of", help="what every text begins with")
     add("--transfer", choices=TRANSFERS, default="best", help="what proposes candidates")
     add("--weight", action="append", metavar="TERM=W", help="such as image=20; may repeat")
+    add(
+        "--sentiment-temperature",
+        type=PositiveFloat,
+        default=None,
+        metavar="T",
+        help="what the classifier's logits are divided by (3; 1 is its plain cross-entropy)",
+    )
     add("--steps", type=PositiveInt, default=12, metavar="N", help="most tokens that are appended")
     add("--beam-width", type=PositiveInt, default=5, metavar="N", help="open texts per image")
     add(

@@ -98,17 +98,34 @@ class TextSimilarity:
 class Label:
     """Cross-entropy to a class given by name, in nats, range [0, inf).
 
+    A temperature above 1 divides the logits first (as Guo et al., 2017, do to calibrate). A loss at
+    temperature 1 is flat wherever the classifier is sure, so that a search takes the cheapest word
+    that makes it sure; and steep where it is not, so that it takes the first one that comes.
+
     Attributes:
         model: Classifier.
         weight: Factor in the total loss.
         name: Name in results.
         target: Name of the target: one of the classifier's labels, in any case.
+        temperature: What the logits are divided by, above 0.
+
+    Raises:
+        ProblemError: If the temperature is not a number above 0.
     """
 
     model: Classifier
     weight: float = 1.0
     name: str = "sentiment"
     target: str = "sentiment"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        if not 0.0 < self.temperature < float("inf"):
+            raise ProblemError(
+                f"Label {self.name!r}: temperature must be a finite number above 0, was: "
+                f"{self.temperature}."
+            )
 
     def read_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the class as a one-hot vector, shape (labels,).
@@ -129,7 +146,7 @@ class Label:
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
         """Return the cross-entropy, shape (b,)."""
-        return -(torch.log_softmax(outputs, dim=-1) * targets).sum(dim=-1)
+        return -(torch.log_softmax(outputs / self.temperature, dim=-1) * targets).sum(dim=-1)
 
 
 @final

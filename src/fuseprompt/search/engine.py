@@ -223,6 +223,7 @@ def _search_group(
     settings = {
         **describe(method),
         "weights": objective.weights,
+        "terms": {t.name: _options(t) for t in objective.terms},
         "group_size": group_size,
         "time_limit": time_limit,
         "threads": torch.get_num_threads(),
@@ -289,6 +290,14 @@ def describe(setting: Any) -> Any:
     return (
         setting if isinstance(setting, str | int | float | bool | None) else type(setting).__name__
     )
+
+
+def _options(term: Any) -> dict[str, Any]:
+    """Return what a term was made with beside its model, name and weight, if it is a dataclass."""
+    if not dataclasses.is_dataclass(term) or isinstance(term, type):
+        return {}
+    told = ("model", "name", "weight")
+    return {n: v for n, v in describe(term).items() if n not in told}
 
 
 def versions() -> dict[str, str]:

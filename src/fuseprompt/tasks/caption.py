@@ -31,7 +31,10 @@ PREFIX: Final = "An image of"
 
 #: Weight of each term; image and sentiment tuned on pictures that are no examples
 #: (docs/decisions.md).
-WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 12.0, "sentiment": 1.0}
+WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 12.0, "sentiment": 3.0}
+
+#: Temperature of the sentiment's loss, tuned with its weight (docs/sentiment.md).
+SENTIMENT_TEMPERATURE: Final = 3.0
 
 
 @final
@@ -43,6 +46,7 @@ class CaptionSettings:
         prefix: Text that every caption begins with.
         sentiment: A label of the sentiment classifier, or `None`.
         weights: Weight of terms by name, where they differ from the defaults.
+        sentiment_temperature: What the classifier's logits are divided by.
         transfer: How the secondaries' information reaches the language model's tokens.
         steps: Most tokens that are appended.
         beam_width: Open texts per picture.
@@ -60,6 +64,7 @@ class CaptionSettings:
     prefix: str = PREFIX
     sentiment: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
+    sentiment_temperature: float = SENTIMENT_TEMPERATURE
     transfer: Transfer = field(default_factory=WordTable)
     steps: int = 12
     beam_width: int = 5
@@ -93,7 +98,13 @@ class CaptionSettings:
         if self.sentiment is not None:
             if models.sentiment is None:
                 raise ProblemError("A sentiment was asked for, but no sentiment model is loaded.")
-            terms.append(Label(models.sentiment, weight=weights["sentiment"]))
+            terms.append(
+                Label(
+                    models.sentiment,
+                    weight=weights["sentiment"],
+                    temperature=self.sentiment_temperature,
+                )
+            )
         return Objective(terms)
 
     def method(self) -> AutoDAN:

@@ -90,7 +90,7 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     search = {n: v for n, v in describe(make.settings).items() if n not in _NOT_OF_THE_SEARCH}
     weights = {**WEIGHTS, **make.settings.weights}
     if not is_toned:
-        del weights["sentiment"]
+        del weights["sentiment"], search["sentiment_temperature"]
     return RunSettings(
         dataset=dataset.name,
         split=dataset.split,
