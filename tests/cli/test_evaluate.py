@@ -193,6 +193,10 @@ def test_what_is_missing_is_said(tmp_path, capsys, monkeypatch, models, data) ->
     assert main(command(data, tmp_path / "run", "offline", "--quiet")) == 1
     assert "fuseprompt prepare" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()  # Nothing was begun.
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(command(data, tmp_path / "run", models, "--quiet", "--executor", "ray")) == 1
+    assert 'pip install "fuseprompt[ray]"' in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
     out = str(tmp_path / "run")
     assert main(["evaluate", "folder", "--root", str(tmp_path / "none"), "--out", out]) == 1
     assert "none" in capsys.readouterr().err

@@ -135,6 +135,18 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         assert difference in str(caught.value)
 
 
+def test_a_run_that_holds_nothing_takes_other_settings(tmp_path: Path) -> None:
+    other = replace(SETTINGS, threads=2)
+    with pytest.raises(ValueError, match="no such model"):
+        run_fake(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"), limit=9)
+    with pytest.raises(RunError, match="there is a run in it"):
+        run_fake(tmp_path / "data", tmp_path / "run", settings=other, limit=3)
+    run = run_fake(tmp_path / "data", tmp_path / "run", settings=other, limit=3, resume=True)
+    assert (run.settings, run.scope.limit, len(run.captions)) == (other, 3, 3)
+    with pytest.raises(RunError, match="threads: 2 there, 1 here"):
+        run_fake(tmp_path / "data", tmp_path / "run", limit=3, resume=True)
+
+
 def test_a_journal_from_other_settings_is_refused(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "one")
     run_fake(tmp_path / "data", tmp_path / "two", settings=replace(SETTINGS, seed=1))

@@ -30,7 +30,7 @@ from fuseprompt.evaluation.runs.folder import (
     write_merged,
     write_settings,
 )
-from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest
+from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest, read_journal
 from fuseprompt.evaluation.runs.patience import Patience
 from fuseprompt.evaluation.runs.plan import (
     ALL,
@@ -140,7 +140,8 @@ def evaluate(
     mine = [job for group in groups for job in group.jobs]
     scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root, plan.sentiment)
     with open_folder(plan.folder, resume=plan.resume):
-        if has_settings(plan.folder):
+        # What holds nothing yet, say since a model could not be loaded, need not be like this run.
+        if has_settings(plan.folder) and read_journal(plan.folder / JOURNAL):
             _check_folder(plan, settings)
         _check_disk(plan.folder, len(mine))
         _check_images(mine, plan.max_failures, on_note)

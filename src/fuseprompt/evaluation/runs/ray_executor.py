@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import Any, final
 
 from fuseprompt.errors import RunError
@@ -20,6 +21,18 @@ from fuseprompt.evaluation.runs.executors import (
     describe_error,
     do_task,
 )
+
+
+def check_ray() -> None:
+    """Check that Ray is installed, without starting it.
+
+    Raises:
+        RunError: If it is not.
+    """
+    if find_spec("ray") is None:
+        raise RunError(
+            'The package ray is not installed. Install it (240 MB): pip install "fuseprompt[ray]".'
+        )
 
 
 @final
@@ -44,13 +57,9 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
     ) -> None:
         # Nothing about a run is told to anyone.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            import ray
-        except ImportError:
-            raise RunError(
-                "The package ray is not installed. Install it (240 MB): pip install "
-                '"fuseprompt[ray]".'
-            ) from None
+        check_ray()
+        import ray
+
         self._ray: Any = ray
         self._idle: list[_Worker] = []
         self._running: dict[Any, tuple[_Worker, Task]] = {}
