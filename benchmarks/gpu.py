@@ -3,7 +3,8 @@
 Random weights of the real sizes and the vocabularies in `benchmarks/vocabularies`; nothing is
 downloaded and no file outside the checkout is read or written. First the losses of the same texts
 are compared with those of the CPU; then each row is printed, and appended to `--out`, as soon as it
-is there. What does not fit into `--minutes` is left out and said so.
+is there. What does not fit into `--minutes` is left out and said so. Last comes one search with
+compiled models, whose row says what compiling took.
 
     python benchmarks/gpu.py --out gpu.jsonl
 
@@ -49,6 +50,7 @@ class Sizes:
         beam_width: Beams.
         counts: Captions at once.
         forward_rows: Rows of a bare forward pass.
+        backend: What compiles the models of the last search.
     """
 
     small: bool
@@ -57,13 +59,18 @@ class Sizes:
     beam_width: int
     counts: tuple[int, ...]
     forward_rows: int
+    backend: str
 
 
 #: The paper's settings (section 4.2), 16 tokens.
 PAPER = Sizes(
-    small=False, steps=16, search_width=512, beam_width=5, counts=(1, 64), forward_rows=2048
-)
-SMALL = Sizes(small=True, steps=2, search_width=16, beam_width=2, counts=(1, 2), forward_rows=32)
+    small=False, steps=16, search_width=512, beam_width=5, counts=(1, 64), forward_rows=2048,
+    backend="inductor",
+)  # fmt: skip
+SMALL = Sizes(
+    small=True, steps=2, search_width=16, beam_width=2, counts=(1, 2), forward_rows=32,
+    backend="eager",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -73,12 +80,14 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing after so long")
+    parser.add_argument("--uncompiled", action="store_true", help="leave the compiled models out")
     args = parser.parse_args()
     rows = Rows(args.out, time.monotonic() + 60.0 * args.minutes)
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".gpu-") as scratch:
         # What the package keeps between runs stays inside the checkout.
         os.environ["FUSEPROMPT_CACHE"] = scratch
-        return measure(rows, args.device, SMALL if args.small else PAPER)
+        sizes = SMALL if args.small else PAPER
+        return measure(rows, args.device, sizes, compiles=not args.uncompiled)
 
 
 class Rows:
@@ -107,7 +116,7 @@ class Rows:
                 file.write(line + "\n")
 
 
-def measure(rows: Rows, device_name: str, sizes: Sizes) -> int:
+def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> int:
     """Write all rows; return the exit code."""
     import torch
 
@@ -135,7 +144,10 @@ def measure(rows: Rows, device_name: str, sizes: Sizes) -> int:
             measure_forwards(rows, setup, sizes, device)
         for count in sizes.counts:
             measure_search(rows, shape, setup, sizes, count=count, device=device)
-        del setup
+    if compiles:
+        compiled = setup.compiled(backend=sizes.backend)
+        count = sizes.counts[-1]
+        measure_search(rows, shape, compiled, sizes, count=count, device=device, compiled=True)
     return 0
 
 
@@ -198,9 +210,16 @@ def measure_forwards(rows: Rows, setup: "Setup", sizes: Sizes, device: "torch.de
 
 
 def measure_search(
-    rows: Rows, shape: str, setup: "Setup", sizes: Sizes, *, count: int, device: "torch.device"
+    rows: Rows,
+    shape: str,
+    setup: "Setup",
+    sizes: Sizes,
+    *,
+    count: int,
+    device: "torch.device",
+    compiled: bool = False,
 ) -> None:
-    """Write seconds per caption for so many captions at once, tables made before."""
+    """Write seconds per caption for so many captions at once; what is made once was made before."""
     import torch
 
     from fuseprompt.search.autodan import AutoDAN
@@ -209,6 +228,7 @@ def measure_search(
     from fuseprompt.search.strategies import BeamSearch
 
     facts = {"shapes": shape, "problems": count, "search_width": sizes.search_width}
+    facts |= {"compiled": True} if compiled else {}
     if rows.seconds_left <= 0:
         rows.write("left out", **facts)
         return
@@ -227,7 +247,10 @@ def measure_search(
         facts.update(steps=done, complete=done == steps)
         return sum(entry.evaluations for r in results for entry in r.history)
 
-    search(2, 1000)
+    started = time.monotonic()
+    # Compiled passes meet all their lengths first.
+    search(sizes.steps if compiled else 2, 1000)
+    warm_up = time.monotonic() - started
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     started = time.monotonic()
@@ -238,6 +261,7 @@ def measure_search(
         "search",
         **facts,
         beam_width=sizes.beam_width,
+        warm_up_s=round(warm_up, 1),
         seconds_per_caption=round(seconds / count, 3),
         candidates_per_s=round(candidates / seconds, 1),
         peak_gpu_mb=None if peak is None else round(peak),

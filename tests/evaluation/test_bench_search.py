@@ -1,6 +1,6 @@
 """The benchmark's plumbing at tiny shapes; its numbers are printed, never asserted."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -10,14 +10,21 @@ from fuseprompt.evaluation.bench_search import Widths, measure
 from fuseprompt.evaluation.bench_shapes import SETUPS, noise_picture, paper_setup
 from fuseprompt.evaluation.bench_vocabularies import build_vocabularies
 from fuseprompt.search.engine import minimize
+from fuseprompt.search.proposers import TransferProposer
+from tests.fake_device import DEVICE, FakeDevice
 from tests.search.fixtures import method
 from tests.tiny import clip_tokenizer, gpt2_tokenizer
 
 
+def build(device=None):
+    texts = (t.backend_tokenizer.to_str() for t in (gpt2_tokenizer(), clip_tokenizer()))
+    vocabularies = build_vocabularies(*texts)
+    return paper_setup(vocabularies, with_sentiment=True, small=True, device=device)
+
+
 @pytest.fixture(scope="module")
 def setup():
-    texts = (t.backend_tokenizer.to_str() for t in (gpt2_tokenizer(), clip_tokenizer()))
-    return paper_setup(build_vocabularies(*texts), with_sentiment=True, small=True)
+    return build()
 
 
 def test_both_sides_are_measured(setup, monkeypatch):
@@ -42,6 +49,20 @@ def test_problems_differ_and_a_search_of_them_can_be_repeated(setup):
     assert first.targets["sentiment"] == "positive"
     runs = [minimize(setup.objective, method(steps=2), first) for _ in range(2)]
     assert runs[0][0].history == runs[1][0].history
+
+
+def test_a_search_runs_on_another_device(setup):
+    def search(some):
+        proposer = TransferProposer(some.transfer, search_width=8)
+        return minimize(
+            some.objective, replace(method(steps=2), proposer=proposer), some.problems(1)
+        )
+
+    with FakeDevice():
+        (got,) = search(build(DEVICE))
+    (want,) = search(setup)
+    assert got.text == want.text
+    assert got.terms == pytest.approx(want.terms, abs=1e-5, rel=1e-5)
 
 
 def test_shapes_are_named(monkeypatch):

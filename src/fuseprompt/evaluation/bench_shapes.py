@@ -7,7 +7,7 @@ the look-up and not for the numbers. Read next: `fuseprompt.evaluation.bench_sea
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,6 +20,7 @@ from fuseprompt.evaluation.bench_vocabularies import Vocabularies, load_vocabula
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.compiled import Backend
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
@@ -49,6 +50,16 @@ class Setup:
     objective: Objective
     transfer: Transfer
     prefix: str = PREFIX
+
+    def compiled(self, *, backend: Backend = "inductor") -> "Setup":
+        """Return the same with compiled models, which share their weights.
+
+        Args:
+            backend: The compiler.
+        """
+        terms: list[Any] = [self.objective.fluency, *self.objective.terms]
+        quick = [replace(t, model=t.model.compiled(backend=backend)) for t in terms]
+        return replace(self, objective=Objective(quick))
 
     def problems(self, count: int, *, first: int = 0) -> list[Problem]:
         """Return problems with pictures of noise.
@@ -96,7 +107,9 @@ class RandomTable:
                 width = model.outputs(ids).shape[1]
             generator = torch.Generator().manual_seed(self.seed)
             vectors = torch.randn(len(words), width, generator=generator)
-            return TableScorer(loss, table, torch.nn.functional.normalize(vectors, dim=-1), row_of)
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+            device = loss.vocabulary.device
+            return TableScorer(loss, table, vectors.to(device), row_of.to(device))
 
         made = table.memo.recall("random table", (loss.model,), make)
         return TableScorer(loss, table, made.vectors, made.row_of)
