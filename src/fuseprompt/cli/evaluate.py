@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fuseprompt.cli.bar import Bar, silence_libraries
-from fuseprompt.cli.caption import PAPER_SEARCH_WIDTH, SEARCH_WIDTH, describe_models, read_weights
+from fuseprompt.cli.caption import (
+    PAPER_SEARCH_WIDTH,
+    SEARCH_WIDTH,
+    describe_models,
+    read_temperature,
+    read_weights,
+)
 from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.cli.score import print_scores
 from fuseprompt.evaluation.datasets import Dataset, read_dataset
@@ -182,7 +188,9 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     import torch
 
     sentiments = tuple(sorted({item.sentiment for item in dataset.items}))
-    weights = read_weights(args.weight or [], has_sentiment=any(sentiments))
+    is_toned = any(sentiments)
+    weights = read_weights(args.weight or [], has_sentiment=is_toned)
+    temperature = read_temperature(args.sentiment_temperature, has_sentiment=is_toned)
     kind = pick_device(args.device).type
     gpus = torch.cuda.device_count() if args.device in ("auto", "cuda") else 1
     num_workers = args.workers or (gpus if kind == "cuda" else 1)
@@ -195,6 +203,7 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     settings = CaptionSettings(
         prefix=args.prefix,
         weights=weights,
+        sentiment_temperature=temperature,
         transfer=transfer_named(args.transfer),
         steps=args.steps,
         beam_width=args.beam_width,
