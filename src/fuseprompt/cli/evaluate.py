@@ -212,7 +212,9 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
         group_size=args.group_size,
     )
     device = kind if args.device == "auto" else str(args.device)
-    return MakeCaptioner(model_ids(args.models), settings, sentiments, device, threads), num_workers
+    ids = model_ids(args.models)
+    make = MakeCaptioner(ids, settings, sentiments, device, threads, compiled=args.compile)
+    return make, num_workers
 
 
 def _tell_missing_tools(told: "_Teller", spice_folder: str | None) -> None:

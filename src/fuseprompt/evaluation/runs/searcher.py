@@ -44,6 +44,7 @@ class MakeCaptioner:
         sentiments: Tones that will be asked for; "" is none.
         device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
         threads: CPU threads.
+        compiled: Whether the models' forward passes are compiled.
     """
 
     ids: ModelIds
@@ -51,6 +52,7 @@ class MakeCaptioner:
     sentiments: tuple[str, ...]
     device: str
     threads: int
+    compiled: bool = False
 
     def __call__(self, number: int) -> "Captioner":
         """Return the searcher of a worker.
@@ -67,7 +69,10 @@ class MakeCaptioner:
         if device == "cuda":
             device = f"cuda:{number % torch.cuda.device_count()}"
         models = load_models(
-            self.ids, with_sentiment=any(s for s in self.sentiments), device=device
+            self.ids,
+            with_sentiment=any(s for s in self.sentiments),
+            device=device,
+            compiled=self.compiled,
         )
         return Captioner(models, self.settings, self.sentiments)
 
@@ -91,6 +96,8 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     weights = {**WEIGHTS, **make.settings.weights}
     if not is_toned:
         del weights["sentiment"], search["sentiment_temperature"]
+    if make.compiled:  # Left out otherwise, so that runs of before can be finished.
+        search["compiled"] = True
     return RunSettings(
         dataset=dataset.name,
         split=dataset.split,
