@@ -44,12 +44,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_what_takes_too_long_is_named(clock: Clock) -> None:
-    patience = Patience(10.0)
+    notes: list[str] = []
+    patience = Patience(10.0, notes.append)
     assert clock.look(patience, 0, turns=8) == []
     assert clock.look(patience, 0, 1, turns=3) == []
     assert clock.look(patience, 0, 1) == [0]
     assert clock.look(patience, 1, turns=6) == []
     assert clock.look(patience, 1, 0, turns=2) == [1]  # 0 has begun anew.
+    assert len(notes) == 2
+    assert notes[0].startswith("3, 4, 5 and 2 more: the search took longer than --group-timeout")
     assert patience.reason == "the search took longer than --group-timeout 10 s; it was ended"
 
 

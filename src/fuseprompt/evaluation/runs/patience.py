@@ -31,14 +31,16 @@ class Patience:
 
     Args:
         timeout: Seconds after which a search has taken too long, or None for never.
-        on_note: Told in a sentence, once, of a search that takes far longer than all before.
+        on_note: Told in a sentence of every search that has taken too long, and once of one that
+            takes far longer than all before if there is no limit.
     """
 
     def __init__(
         self, timeout: float | None = None, on_note: Callable[[str], None] | None = None
     ) -> None:
         self._timeout = timeout
-        self._on_note = on_note if timeout is None else None
+        self._on_note = on_note
+        self._may_advise = timeout is None
         self._seconds: dict[int, float] = {}
         self._longest: float | None = None
         self._last = time.monotonic()
@@ -65,22 +67,32 @@ class Patience:
         if ended:
             self._longest = max(self._longest or 0.0, *ended)
         self._seconds = {number: before.get(number, 0.0) for number in searching}
+        late = [
+            n for n, s in self._seconds.items() if self._timeout is not None and s > self._timeout
+        ]
         for number, seconds in self._seconds.items():
-            self._tell_if_far_longer(searching[number], seconds)
-        if self._timeout is None:
-            return []
-        return [number for number, seconds in self._seconds.items() if seconds > self._timeout]
+            if number in late:
+                self._tell(f"{_name(searching[number])}: {self.reason}")
+            elif self._may_advise and self._is_far_longer(seconds):
+                self._may_advise = False
+                self._tell(
+                    f"the search for {_name(searching[number])} has taken {seconds:,.0f} s so far, "
+                    f"the longest before it {self._longest:,.1f} s. If its worker hangs, stop the "
+                    "run and go on with --resume --group-timeout SECONDS, which ends workers that "
+                    "take so long."
+                )
+        return late
 
-    def _tell_if_far_longer(self, jobs: Sequence[Job], seconds: float) -> None:
-        if self._on_note is None or self._longest is None:
-            return
-        if seconds < max(_WORTH_A_NOTE, _FAR_LONGER * self._longest):
-            return
-        more = "" if len(jobs) <= _MOST_IDS else f" and {len(jobs) - _MOST_IDS} more"
-        ids = ", ".join(job.id for job in jobs[:_MOST_IDS])
-        self._on_note(
-            f"the search for {ids}{more} has taken {seconds:,.0f} s so far, the longest before it "
-            f"{self._longest:,.1f} s. If its worker hangs, stop the run and go on with --resume "
-            "--group-timeout SECONDS, which ends workers that take so long."
-        )
-        self._on_note = None
+    def _is_far_longer(self, seconds: float) -> bool:
+        if self._longest is None:
+            return False
+        return seconds >= max(_WORTH_A_NOTE, _FAR_LONGER * self._longest)
+
+    def _tell(self, note: str) -> None:
+        if self._on_note is not None:
+            self._on_note(note)
+
+
+def _name(jobs: Sequence[Job]) -> str:
+    more = "" if len(jobs) <= _MOST_IDS else f" and {len(jobs) - _MOST_IDS} more"
+    return ", ".join(job.id for job in jobs[:_MOST_IDS]) + more
