@@ -5,7 +5,7 @@ a transfer sees of a term. No family of models is named here; `causal_lm`, `enco
 hold them. Read next: `fuseprompt.models.encoder`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.models.key_values import KeyValues
+from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -128,20 +129,23 @@ class CausalModel(HasVocabulary, Protocol):
         ...
 
 
-#: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
-#: of tokens, and all that later tokens need of them. Never changed, only selected from.
-KeyValues = tuple[tuple[Tensor, Tensor], ...]
+def put_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
+    """Put what precedes every text before rows of ids.
 
+    Args:
+        model: The language model.
+        rows: Ids of texts, without special tokens.
 
-def pair_up(tensors: Sequence[Tensor]) -> KeyValues:
-    """Return keys and values of each layer from a row of all keys, then all values."""
-    half = len(tensors) // 2
-    return tuple(zip(tensors[:half], tensors[half:], strict=True))
-
-
-def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
-    """Return how much memory keys and values take up."""
-    return sum(t.numel() * t.element_size() for pair in key_values for t in pair)
+    Returns:
+        The rows, none of them empty: a model needs something to predict from, and where nothing
+        else is, the end of another text says least.
+    """
+    begin = torch.tensor(model.begin_ids, dtype=torch.long).expand(len(rows), -1)
+    lengths = torch.full_like(rows.lengths, begin.shape[1])
+    if not model.begin_ids:
+        lengths = (rows.lengths == 0).long()
+        begin = model.end_ids[:1] * lengths[:, None]
+    return concatenate(PaddedIds(begin, lengths), rows)
 
 
 @runtime_checkable

@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import KeyValues, pair_up
+from fuseprompt.models.base import put_beginning
 from fuseprompt.models.compiled import Backend, CompiledPass, compile_rows
+from fuseprompt.models.key_values import KeyValues, pair_up
 from fuseprompt.models.passes import PassSize
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds, concatenate
@@ -313,11 +314,8 @@ class CausalLM:
         return [r for r in results if r is not None]
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
-        begin = torch.tensor(self.begin_ids, dtype=torch.long)
-        if begin.numel() + token_ids.shape[1] == 0:
-            # A model needs something to predict from; the end of another text says least.
-            begin = self.end_ids[:1]
-        return torch.cat([begin.expand(token_ids.shape[0], -1), token_ids], dim=1)
+        lengths = torch.full((len(token_ids),), token_ids.shape[1])
+        return put_beginning(self, PaddedIds(token_ids, lengths)).ids
 
     def _continues(self) -> bool:
         """Return whether going on from a past gives what a whole pass gives."""

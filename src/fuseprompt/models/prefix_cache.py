@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import CausalModel, ContinuingModel, KeyValues, count_bytes
+from fuseprompt.models.base import CausalModel, ContinuingModel, put_beginning
 from fuseprompt.models.encoder import TOKENS_PER_PASS
+from fuseprompt.models.key_values import KeyValues, count_bytes, count_shared
 from fuseprompt.models.passes import PassSize
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -106,7 +107,7 @@ class PrefixCache:
         """
         if not len(token_ids):
             raise ValueError("next_log_probs needs at least one text, got none.")
-        rows = self._begin(token_ids)
+        rows = put_beginning(self._model, token_ids)
         keyed = torch.cat([rows.lengths[:, None], rows.ids], dim=1)
         keyed, inverse = torch.unique(keyed, dim=0, return_inverse=True)
         distinct = PaddedIds(keyed[:, 1:], keyed[:, 0])
@@ -119,21 +120,6 @@ class PrefixCache:
             result[chunk] = log_probs
         assert result is not None, "there is at least one row"
         return result[inverse]
-
-    def _begin(self, token_ids: PaddedIds) -> PaddedIds:
-        """Put what precedes every text before the rows; before nothing, the end of another text."""
-        model = self._model
-        begin = torch.tensor(model.begin_ids, dtype=torch.long)
-        if not len(begin):
-            alone = torch.zeros(len(token_ids), 1, dtype=torch.long) + model.end_ids[:1]
-            ids = torch.nn.functional.pad(token_ids.ids, (0, int(token_ids.ids.shape[1] == 0)))
-            empty = token_ids.lengths == 0
-            ids = torch.where(
-                empty[:, None], torch.nn.functional.pad(alone, (0, ids.shape[1] - 1)), ids
-            )
-            return PaddedIds(ids, token_ids.lengths.clamp_min(1))
-        ids = torch.cat([begin.expand(len(token_ids), -1), token_ids.ids], dim=1)
-        return PaddedIds(ids, token_ids.lengths + len(begin))
 
     def _whole(self, rows: PaddedIds) -> Iterator[tuple[Tensor, Tensor]]:
         """Compute every row from its first token, with the model's own `next_log_probs`."""
@@ -180,10 +166,9 @@ class PrefixCache:
 
     def _know_shared_beginning(self, rows: PaddedIds) -> None:
         """Compute what all rows begin with once, if that saves enough: a prompt, a prefix."""
-        shortest = int(rows.lengths.min())
-        agree = (rows.ids[:, :shortest] == rows.ids[:1, :shortest]).all(dim=0)
         # The last token of a row is always computed, for its logits.
-        shared = min(int(agree.long().cumprod(0).sum()), shortest - 1)
+        most = int(rows.lengths.min()) - 1
+        shared = min(int(count_shared(rows.ids, rows.ids[:1]).min()), most)
         known = self._find(rows).lengths.clamp_max(shared)
         if int((shared - known).sum()) - (shared - int(known.max())) >= _WORTH_A_PASS:
             beginning = PaddedIds(rows.ids[:1, :shared], torch.tensor([shared]))
@@ -197,9 +182,7 @@ class PrefixCache:
         entries, at = torch.zeros_like(wanted), torch.zeros_like(wanted)
         for number in reversed(range(len(self._entries))):
             ids = self._entries[number].ids
-            width = min(ids.shape[1], rows.ids.shape[1])
-            equal = rows.ids[:, None, :width] == ids[None, :, :width]  # (b, n, width)
-            shared, row = equal.cumprod(dim=2).sum(dim=2).max(dim=1)
+            shared, row = count_shared(rows.ids[:, None], ids[None]).max(dim=1)  # of (b, n)
             shared = torch.minimum(shared, wanted)
             better = shared > best
             best = torch.where(better, shared, best)

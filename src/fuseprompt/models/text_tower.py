@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import KeyValues, count_bytes, pair_up
 from fuseprompt.models.compiled import Backend, CompiledPass
+from fuseprompt.models.key_values import KeyValues, count_bytes, pair_up
 from fuseprompt.models.passes import PassSize
 from fuseprompt.text.retokenize import PaddedIds
 

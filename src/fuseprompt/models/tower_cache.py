@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import KeyValues, count_bytes
+from fuseprompt.models.key_values import KeyValues, count_bytes, count_shared
 from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -152,7 +152,5 @@ def _choose(
 
 def _shared(token_ids: PaddedIds, stems: PaddedIds) -> Int[Tensor, " b"]:
     """Return how many tokens text and stem share at their beginning, the text's last one never."""
-    width = min(token_ids.ids.shape[1], stems.ids.shape[1])
-    equal = token_ids.ids[:, :width] == stems.ids[:, :width]
-    shared = equal.cumprod(dim=1).sum(dim=1)
+    shared = count_shared(token_ids.ids, stems.ids)
     return torch.minimum(torch.minimum(shared, stems.lengths), token_ids.lengths - 1)
