@@ -5,6 +5,7 @@ Most runs work in this process: starting one that imports torch costs seconds.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,6 +124,16 @@ def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -
     assert printed.err.startswith("note: ") or printed.err.startswith("Models: ")
     assert main(command(data, tmp_path / "run", models, "--resume", "--quiet", "--no-score")) == 1
     assert capsys.readouterr().err == ""
+
+
+def test_progress_has_pace_and_time_left(
+    inline, data, tmp_path, models, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("fuseprompt.cli.evaluate.LINE_SECONDS", 0.0)
+    assert main(command(data, tmp_path / "run", models, "--no-score")) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "captions" in line]
+    assert re.fullmatch(r"4/6 captions, [\d,]+ an hour, \d+ min left", lines[0])
+    assert lines[-1].startswith("6/6 captions, ")
 
 
 def test_a_worker_that_hangs_is_ended_in_time(data, tmp_path, models, capsys, monkeypatch) -> None:

@@ -142,7 +142,11 @@ def add_worker_options(parser: ArgumentParser) -> None:
         help="failed images after which the run ends",
     )
     add(
-        "--hours", type=PositiveFloat, default=None, metavar="H", help="begin nothing after so long"
+        "--hours",
+        type=PositiveFloat,
+        default=None,
+        metavar="H",
+        help="end after so long; --resume goes on",
     )
     add(
         "--group-timeout",

@@ -7,13 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fuseprompt.errors import ProblemError, RunError
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
-from fuseprompt.evaluation.runs.executors import LocalExecutor, Task, describe_error, describe_exit
+from fuseprompt.evaluation.runs.executors import (
+    LocalExecutor,
+    MakeSearcher,
+    Task,
+    describe_error,
+    describe_exit,
+)
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
 from tests.evaluation.runs.fakes import (
@@ -28,13 +35,32 @@ from tests.evaluation.runs.fakes import (
 ROOT = Path(__file__).parents[3]
 
 
-def run_local(tmp_path: Path, make: MakeFake, *, count: int = 10, num_workers: int = 2) -> Run:
+def run_local(tmp_path: Path, make: MakeSearcher, *, count: int = 10, num_workers: int = 2) -> Run:
     return evaluate(
         fake_dataset(tmp_path / "data", count),
         SETTINGS,
         plan=Plan(tmp_path / "run"),
         open_executor=lambda: LocalExecutor(make, num_workers=num_workers),
     )
+
+
+@dataclass(frozen=True)
+class MakeCounted:
+    """Writes a line for every searcher that is made."""
+
+    log: str
+
+    def __call__(self, number: int) -> Fake:
+        with Path(self.log).open("a") as file:
+            file.write(f"{number}\n")
+        return MakeFake()(number)
+
+
+def test_a_worker_loads_its_models_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = run_local(tmp_path, MakeCounted(str(log)), count=30)
+    assert len(run.captions) == 30  # Eight groups.
+    assert sorted(log.read_text().split()) == ["0", "1"]
 
 
 def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:

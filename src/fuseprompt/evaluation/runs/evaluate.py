@@ -93,7 +93,7 @@ class Plan:
         limit: Only the first so many images.
         resume: Go on with the run in the folder, if there is one.
         max_failures: Failed images after which the run ends.
-        hours: Begin nothing more after so long, and leave the rest to a later run.
+        hours: End after so long; groups that are not finished then are left to a later run.
         group_timeout: Seconds after which the worker of a group is taken to hang, is replaced, and
             the group is treated like one whose worker died; None for never.
     """
