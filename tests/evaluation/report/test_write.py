@@ -1,5 +1,7 @@
 """The report of a run folder: what it says, and that it can be written again."""
 
+from dataclasses import replace
+
 from fuseprompt.evaluation.metrics.base import Scores
 from fuseprompt.evaluation.report.write import make_report, weights_of, write_report
 from fuseprompt.evaluation.runs.folder import read_run
@@ -29,6 +31,16 @@ def test_coverage_times_losses_and_settings_are_told(tmp_path) -> None:
     assert "| weights image | 3.0 |" in text
     assert "| version torch | 2 |" in text
     assert "## Scores" not in text
+
+
+def test_a_setting_with_settings_is_called_by_its_class(tmp_path) -> None:
+    settings = run_settings()
+    transfer = {"class": "RetokenizedTransfer", "points": {"class": "CommonWords", "num_words": 16}}
+    settings = replace(settings, search={**settings.search, "transfer": transfer})
+    text = make_report(read_run(some_run(tmp_path, settings)), {})
+    assert "| transfer | RetokenizedTransfer |" in text
+    assert "| transfer points | CommonWords |" in text
+    assert "| transfer points num_words | 16 |" in text
 
 
 def test_scores_are_shown_where_there_are_some(tmp_path) -> None:

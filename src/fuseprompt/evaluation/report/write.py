@@ -178,7 +178,8 @@ def _settings(run: Run) -> str:
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield name and value of each setting, those of a setting inside another with both names."""
     for name, value in values.items():
-        full = f"{prefix} {name}".strip()
+        # A setting with settings of its own is called by its class: "transfer: WordTable".
+        full = prefix if name == "class" else f"{prefix} {name}".strip()
         if isinstance(value, Mapping):
             yield from _flat(full, value)
         else:
