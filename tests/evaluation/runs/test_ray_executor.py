@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,22 @@ ROOT = Path(__file__).parents[3]
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RunError, match=r'pip install "fuseprompt\[ray\]"'):
+        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+
+
+def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("no answer")
+
+    fake = SimpleNamespace(__spec__=object(), is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(RunError, match=r"^Ray cannot be used \(ConnectionError: no answer\)\.$"):
+        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+    monkeypatch.setenv("RAY_ADDRESS", "host:6379")
+    with pytest.raises(RunError, match=r"RAY_ADDRESS is host:6379.* RAY_AUTH_MODE=token"):
         RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
 
 

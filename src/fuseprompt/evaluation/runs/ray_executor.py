@@ -214,13 +214,16 @@ def _connect(ray: Any, num_cpus: int) -> None:
     Raises:
         RunError: If neither can be done.
     """
-    options: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
-    if "RAY_ADDRESS" not in os.environ:
-        # Workers wait for this process and send it kilobytes: they need neither more nor less.
-        options |= {"num_cpus": num_cpus, "object_store_memory": 100_000_000}
-    else:
-        options = {"log_to_driver": False}
+    # Workers wait for this process and send it kilobytes: they need neither more nor less.
+    ours = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": 100_000_000}
+    address = os.environ.get("RAY_ADDRESS")
     try:
-        ray.init(**options)
+        ray.init(log_to_driver=False, **({} if address else ours))
     except Exception as error:
-        raise RunError(f"Ray cannot be used ({describe_error(error)}).") from None
+        remedy = (
+            f" RAY_ADDRESS is {address}: is there a cluster? One that wants a token, as by default "
+            "with Ray 2.60, also needs RAY_AUTH_MODE=token here, and its token in ~/.ray."
+        )
+        raise RunError(
+            f"Ray cannot be used ({describe_error(error)}).{remedy if address else ''}"
+        ) from None
