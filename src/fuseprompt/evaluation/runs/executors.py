@@ -310,7 +310,7 @@ class _Worker:
         self.process.terminate()
         self.process.join(_STOP_SECONDS)
         self.process.kill()
-        # One that waits for a dead disk or driver cannot even be killed, and holds up nobody.
+        # One that waits for a dead disk or driver cannot even be killed; the others work on.
         self.process.join(_STOP_SECONDS)
         self.connection.close()
 
