@@ -61,6 +61,15 @@ def test_locale_and_encoding_are_fixed_and_the_folder_is_the_programs(tmp_path: 
     assert arguments.endswith("-jar a b.jar")
 
 
+@pytest.mark.parametrize(("given", "used"), [("C", "C.UTF-8"), ("de_DE.UTF-8",) * 2])
+def test_the_locale_c_does_not_hide_paths(
+    given: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", given)
+    java = fake_java(tmp_path, 'echo "$LC_ALL"')
+    assert run_java(java, [], folder=tmp_path, timeout=10.0, heap=300) == f"{used}\n"
+
+
 def test_a_fault_is_told_in_the_programs_own_words(tmp_path: Path) -> None:
     java = fake_java(
         tmp_path,

@@ -109,6 +109,7 @@ def run_java(
             cwd=folder,
             capture_output=True,
             stdin=subprocess.DEVNULL,
+            env=_environment(),
             timeout=timeout,
             check=False,
         )
@@ -139,6 +140,14 @@ def free_heap(most: int) -> int:
     except (OSError, TypeError, ValueError):  # No Linux: Java's own limit is as good as any.
         return most
     return max(256, min(most, free * 3 // 4))
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a program: in the locale C it opens no path with an "é" in it."""
+    environment = dict(os.environ)
+    if environment.get("LC_ALL") in ("C", "POSIX"):  # Of LANG=C Python takes care itself.
+        environment["LC_ALL"] = "C.UTF-8"
+    return environment
 
 
 def _last_words(stderr: str) -> str:
