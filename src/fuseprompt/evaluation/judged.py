@@ -10,6 +10,7 @@ from fuseprompt.evaluation.rankers import LanguageModelRanker, Ranker, TransferR
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.transfers import FittedTransfer
 from fuseprompt.transfer import (
+    AnchoredTable,
     BlendTransfer,
     CommonWords,
     FrameTable,
@@ -46,10 +47,12 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(SumTransfer(), "sum", "common-16", None),
         TransferRanker(UnionTransfer(), "union", "common-16", None),
         TransferRanker(FrameTable(), "frames", "", None),
+        TransferRanker(AnchoredTable(), "anchored", "", None),
         TransferRanker(few, "blend-4", "common-4", None),
         TransferRanker(BlendTransfer(), "blend", "common-16", None),
         SurrogateRanker(WordTable(), "surrogate of table", "", 16),
         SurrogateRanker(SumTransfer(), "surrogate of sum", "common-16", None),
         SurrogateRanker(FrameTable(), "surrogate of frames", "", None, words=FrameTable()),
+        SurrogateRanker(AnchoredTable(), "surrogate of anchored", "", None, words=FrameTable()),
         SurrogateRanker(few, "surrogate of blend-4", "common-4", None, words=FrameTable()),
     )

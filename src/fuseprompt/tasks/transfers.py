@@ -11,6 +11,7 @@ from typing import Final, final
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.transfer.anchored_table import AnchoredTable
 from fuseprompt.transfer.base import TokenScorer, Transfer
 from fuseprompt.transfer.combined import BLEND_GAIN, BlendTransfer, SumTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
@@ -19,7 +20,8 @@ from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
 
 TRANSFER_NAMES: Final = (
-    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "blend", "best",
+    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "anchored", "blend",
+    "best",
 )  # fmt: skip
 
 #: Called with what is being made, how much of it is done, and how much there is.
@@ -57,6 +59,8 @@ def transfer_named(name: str, *, on_making: OnMaking | None = None) -> Transfer:
             return SumTransfer(second=words)
         case "frames":
             return FrameTable(on_progress=on_frames)
+        case "anchored":
+            return AnchoredTable(FrameTable(on_progress=on_frames))
         case "blend":
             return BlendTransfer(second=FrameTable(gain=BLEND_GAIN, on_progress=on_frames))
     raise ProblemError(f"transfer {name!r}: expected one of {', '.join(TRANSFER_NAMES)}.")

@@ -4,6 +4,7 @@ Read next: `fuseprompt.transfer.base`.
 """
 
 from fuseprompt.transfer.adapter import FuseAdapter
+from fuseprompt.transfer.anchored_table import AnchoredTable
 from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
 from fuseprompt.transfer.combined import BlendTransfer, SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
@@ -19,6 +20,7 @@ from fuseprompt.transfer.word_table import WordTable
 
 __all__ = [
     "AdapterFitter",
+    "AnchoredTable",
     "BlendTransfer",
     "CommonWords",
     "FitSettings",

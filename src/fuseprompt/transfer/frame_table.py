@@ -150,13 +150,27 @@ class _FrameScorer:
             return torch.zeros(tokens.shape)
         alone = torch.where(rows >= 0, known.gather(1, rows.clamp_min(0)), known.max())
         mean = known.mean(1, keepdim=True)
-        frame = sum(len(f.split()) + added for f in self.frames) / len(self.frames)
-        counts = [
-            max(1, len(left.split()) + added + len(right.split()))
-            for left, right in zip(slots.left, slots.right, strict=True)
-        ]
-        shrink = (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()[:, None].to(mean.device)
+        shrink = shrinkage(self.frames, slots, added=added)[:, None].to(mean.device)
         return mean + self.gain * slope * shrink * (alone - mean)
+
+
+def shrinkage(frames: Sequence[str], slots: Slots, *, added: int) -> Float[Tensor, " n"]:
+    """Return how much less a token does in each text than behind the frames.
+
+    Args:
+        frames: Beginnings behind which tokens were read.
+        slots: The texts.
+        added: Words by which a token makes a text longer.
+
+    Returns:
+        The root of (words of a frame) / (words of the text), at most 1, shape (n,).
+    """
+    frame = sum(len(f.split()) + added for f in frames) / len(frames)
+    counts = [
+        max(1, len(left.split()) + added + len(right.split()))
+        for left, right in zip(slots.left, slots.right, strict=True)
+    ]
+    return (frame / torch.tensor(counts)).clamp_max(1.0).sqrt()
 
 
 def load_or_make(
