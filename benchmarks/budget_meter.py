@@ -274,7 +274,7 @@ def metered(bound: BoundObjective, meter: Meter, folder: Path | None) -> Metered
     terms = []
     for term in bound.terms:
         known = None if folder is None else KnownScores(folder / f"{_namespace(term)}.scores")
-        one = MeteredTerm(term.term, term.targets, term.table, meter, known)
+        one = MeteredTerm(term.term, term.targets, term.seeds, term.table, meter, known)
         one.model.meter = meter
         terms.append(one)
     return MeteredObjective(bound.objective, bound.problems, tuple(terms), meter)
