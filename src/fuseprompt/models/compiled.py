@@ -20,8 +20,8 @@ from fuseprompt.errors import ModelError
 SMALLEST: Final = 8
 GROWTH: Final = 4
 
-#: A part is filled up to the next size where at most this share of the rows are copies.
-_MOST_COPIES: Final = 0.25
+#: What a pass costs beside its rows, in rows: a guess between processors and models.
+_PASS_ROWS: Final = 16
 
 #: Largest relative difference at which a compiled pass counts as the plain one.
 TOLERANCE: Final = 1e-4
@@ -124,14 +124,22 @@ def cut(count: int) -> Iterator[tuple[int, int]]:
         count: Rows; the last pass may reach beyond them.
     """
     start = 0
-    while start < count:
-        left, size = count - start, SMALLEST
-        while size < left:
-            size *= GROWTH
-        if size > SMALLEST and size - left > _MOST_COPIES * size:
-            size //= GROWTH
+    for size in _choose_sizes(count) if count else ():
         yield start, size
         start += size
+
+
+def _choose_sizes(count: int) -> list[int]:
+    """Return sizes for so many rows: one that holds all, or smaller ones where that costs less."""
+    size = SMALLEST
+    while size < count:
+        size *= GROWTH
+    if size == SMALLEST:
+        return [size]
+    below = size // GROWTH
+    num_full, rest = divmod(count, below)
+    smaller = [below] * num_full + (_choose_sizes(rest) if rest else [])
+    return min([size], smaller, key=lambda sizes: sum(sizes) + _PASS_ROWS * len(sizes))
 
 
 def compile_rows(
