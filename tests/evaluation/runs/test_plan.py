@@ -56,6 +56,16 @@ def test_a_shard_is_typed_or_found() -> None:
     slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}
     assert read_shard("auto", slurm) == Shard(3, 4)
     assert read_shard("auto", {"RANK": "0", "WORLD_SIZE": "2"}) == Shard(1, 2)
+    consecutive = {**slurm, "SLURM_ARRAY_TASK_MAX": "8"}
+    assert read_shard("auto", consecutive) == Shard(3, 4)
+    for wrong in (
+        {"SLURM_ARRAY_TASK_ID": "9"},
+        {"SLURM_ARRAY_TASK_ID": "4"},
+        {"SLURM_ARRAY_TASK_COUNT": "two"},
+        {"SLURM_ARRAY_TASK_MAX": "11"},  # 5-11:2, or only some of 5 to 11.
+    ):
+        with pytest.raises(RunError, match=r"TASK_MIN=5.*expected an array of consecutive numbers"):
+            read_shard("auto", {**slurm, **wrong})
     for text in ("0/2", "3/2", "1", "a/b", "1/0"):
         with pytest.raises(RunError, match="expected i/n with i from 1 to n, such as 2/8"):
             read_shard(text)

@@ -71,6 +71,12 @@ class Shard:
 #: The whole of a run.
 ALL: Final = Shard(1, 1)
 
+#: What tells a part: its number, how many there are and, with SLURM, the first and last number.
+_SCHEDULERS: Final = (
+    tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX")),
+    ("RANK", "WORLD_SIZE"),
+)
+
 
 def make_jobs(items: Iterable[Item], *, limit: int | None = None) -> list[Job]:
     """Return the captions to write for the items of a dataset.
@@ -135,17 +141,27 @@ def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard
 
 
 def _find_shard(environment: Mapping[str, str]) -> Shard:
-    for index, count, first in (
-        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-        ("RANK", "WORLD_SIZE", ""),
-    ):
-        if index in environment and count in environment:
-            number = int(environment[index]) - int(environment.get(first, "0"))
-            return Shard(number + 1, int(environment[count]))
-    raise RunError(
-        "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) nor "
-        "torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
-    )
+    names = next((some for some in _SCHEDULERS if {*some[:2]} <= environment.keys()), None)
+    if names is None:
+        raise RunError(
+            "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
+            "nor torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
+        )
+    told = {name: environment[name] for name in names if name in environment}
+    try:
+        number, count, *ends = map(int, told.values())
+    except ValueError:
+        number, count, ends = -1, 0, []
+    first = ends[0] if ends else 0
+    last = ends[1] if len(ends) > 1 else first + count - 1
+    # In an array such as 0-14:2, or 3,5 to repeat what failed, a task cannot know its place.
+    if not first <= number <= last == first + count - 1:
+        values = ", ".join(f"{name}={value}" for name, value in told.items())
+        raise RunError(
+            f"shard auto: {values}: expected an array of consecutive numbers, such as 0-7. Name "
+            "the shard, such as 2/8."
+        )
+    return Shard(number - first + 1, count)
 
 
 def is_done(group: Group, records: Mapping[Key, Record]) -> bool:
