@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.compiled import GROWTH, SMALLEST, CompiledPass, compile_rows, cut
+from fuseprompt.models.compiled import GROWTH, SMALLEST, Backend, CompiledPass, compile_rows, cut
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective
@@ -134,10 +134,10 @@ def test_memory_that_runs_out_is_no_fault_of_the_compiler() -> None:
         quick(torch.ones(3, 4, dtype=torch.long))
 
 
-def test_a_search_finds_the_same_and_compiles_only_once() -> None:
-    backend = Counting()
-    search = method(steps=2, search_width=4)
-    targets = [replace(p, targets={"image": p.targets["image"]}) for p in problems()[:1]]
+def check_search(backend: Backend, count: Callable[[], int], *, most: int) -> None:
+    """Search with compiled models and without: the same, and a second search compiles nothing."""
+    search = method(steps=3, search_width=4)
+    targets = [replace(p, targets={"image": p.targets["image"]}) for p in problems()[:2]]
 
     def found(lm: CausalLM, image: ClipModel) -> list[Result]:
         return minimize(Objective([Fluency(lm), ImageText(image, weight=5.0)]), search, targets)
@@ -148,12 +148,36 @@ def test_a_search_finds_the_same_and_compiles_only_once() -> None:
         assert got.terms == pytest.approx(want.terms, abs=1e-5, rel=1e-5)
         losses = [h.loss for h in want.history]
         assert [h.loss for h in got.history] == pytest.approx(losses, abs=1e-5, rel=1e-5)
-    # Next tokens, whole texts and ends of texts, in two sizes at most; more where the wrappers of
-    # the tests' own checks cut a pass in two.
-    count = backend.count
-    assert 3 <= count <= 20
+    before = count()
+    assert 3 <= before <= most
     found(*models)
-    assert backend.count == count
+    assert count() == before
+
+
+def test_a_search_asks_for_fixed_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def compile_nothing(compute: Any, **_: Any) -> Any:
+        made.append(compute.__code__.co_name)
+
+        def run(*tensors: Tensor) -> Any:
+            assert len(tensors[0]) in SIZES
+            assert len(tensors[0]) == int(compute.__code__.co_name.split("_")[1])
+            return compute(*tensors)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    # Next tokens, whole texts and ends of texts, each in three sizes at most.
+    check_search("inductor", lambda: len(made), most=9)
+
+
+@pytest.mark.slow
+def test_a_search_compiles_only_once() -> None:
+    backend = Counting()
+    # More than sizes: one token or several, one stem or several, and the wrappers of the tests' own
+    # checks of shapes cut a pass in two.
+    check_search(backend, lambda: backend.count, most=40)
 
 
 def test_gradients_and_likelihoods_are_computed_uncompiled() -> None:
