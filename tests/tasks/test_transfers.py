@@ -37,7 +37,7 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
     tables = {n: {"word table"} for n in ("context-free", "sum", "best")}
-    frames = {n: {"frame table"} for n in ("frames", "blend")}
+    frames = {n: {"frame table"} for n in ("frames", "anchored", "blend")}
     expected = {**tables, **frames, "tproduct": {"maps"}}
     assert set(told) == expected.get(name, set())
     told.clear()
