@@ -74,6 +74,18 @@ def test_a_report_is_written_again_without_pages_of_an_earlier_one(tmp_path) -> 
     assert first == {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+def test_names_that_are_no_utf_8_stop_no_report(tmp_path) -> None:
+    settings = run_settings()
+    image = save_picture(tmp_path / "kite.png")
+    records = [
+        record(id_, image, one, settings=settings, error="cannot be read")
+        for id_, one in (("bad\udcff.png", found()), ("worse\udcff.png", None))
+    ]
+    folder = save_run(tmp_path / "run", records, settings, asked=2)
+    assert r"worse\udcff.png: cannot be read" in write_report(folder).read_text("utf-8")
+    assert r"bad\udcff.png" in (folder / "gallery.html").read_text("utf-8")
+
+
 def test_a_run_without_captions_has_a_report(tmp_path) -> None:
     folder = save_run(tmp_path / "run", [], run_settings(), asked=3)
     write_report(folder)
