@@ -30,6 +30,7 @@ from fuseprompt.search.surrogate import SurrogateProposer
 from fuseprompt.search.turn_taking import TurnTaking
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.transfer.anchored_table import AnchoredTable
 from fuseprompt.transfer.base import TokenScorer, Transfer
 from fuseprompt.transfer.combined import BlendTransfer, SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import RandomTransfer
@@ -121,17 +122,22 @@ def test_every_vocabulary_is_larger_than_a_few() -> None:
             assert len(model.vocabulary) > FEW
 
 
-@pytest.mark.parametrize("name", ["sum", "union", "blend", "positionwise", "relinearized"])
+@pytest.mark.parametrize(
+    "name", ["sum", "union", "blend", "anchored", "positionwise", "relinearized"]
+)
 def test_transfers_stay_on_the_device(name: str, tmp_path: Path) -> None:
     words, frames = WordTable(tmp_path / "words"), FrameTable(folder=tmp_path / "frames")
     transfers: dict[str, Transfer] = {
         "sum": SumTransfer(second=words),
         "union": UnionTransfer(second=words),
         "blend": BlendTransfer(second=frames),
+        "anchored": AnchoredTable(frames),
         "positionwise": PositionwiseTransfer(),
         "relinearized": RelinearizedTransfer(num_best=2),
     }
-    check("picture", TransferProposer(transfers[name], WIDTH, 4), most_copies=14)
+    # The anchored table asks of each term's outputs, twice, whether they are of unit length.
+    most = 18 if name == "anchored" else 14
+    check("picture", TransferProposer(transfers[name], WIDTH, 4), most_copies=most)
 
 
 def test_controls_stay_on_the_device() -> None:
