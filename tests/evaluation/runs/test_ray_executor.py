@@ -33,7 +33,9 @@ def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def init(**_: object) -> None:
+    def init(**options: object) -> None:
+        # Without a cluster that was named, never another one that happens to be there.
+        assert ("RAY_ADDRESS" in os.environ) != (options.get("address") == "local")
         raise ConnectionError("no answer")
 
     fake = SimpleNamespace(__spec__=object(), is_initialized=lambda: False, init=init)

@@ -214,8 +214,14 @@ def _connect(ray: Any, num_cpus: int) -> None:
     Raises:
         RunError: If neither can be done.
     """
-    # Workers wait for this process and send it kilobytes: they need neither more nor less.
-    ours = {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": 100_000_000}
+    # "local": otherwise Ray takes whatever cluster was last started on this machine, even a dead
+    # one. Workers wait for this process and send it kilobytes: they need neither more nor less.
+    ours = {
+        "address": "local",
+        "include_dashboard": False,
+        "num_cpus": num_cpus,
+        "object_store_memory": 100_000_000,
+    }
     address = os.environ.get("RAY_ADDRESS")
     try:
         ray.init(log_to_driver=False, **({} if address else ours))
