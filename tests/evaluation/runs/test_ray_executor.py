@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,18 @@ import pytest
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.executors import MakeSearcher
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
 from fuseprompt.evaluation.runs.ray_executor import RayExecutor
-from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, fake_dataset, run_fake
+from tests.evaluation.runs.fakes import (
+    SETTINGS,
+    Fake,
+    MakeFake,
+    captions_of,
+    fake_dataset,
+    run_fake,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,7 +65,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_ray(
-    data: Path, out: Path, make: MakeFake, *, count: int = 60, group_timeout: float | None = None
+    data: Path,
+    out: Path,
+    make: MakeSearcher,
+    *,
+    count: int = 60,
+    group_timeout: float | None = None,
 ) -> Run:
     return evaluate(
         fake_dataset(data, count),
@@ -97,6 +111,30 @@ def test_an_image_that_hangs_fails_alone(
     assert captions_of(tmp_path / "run") == captions_of(tmp_path / "poison")
 
 
+@dataclass(frozen=True)
+class MakeDyingOnce:
+    """Kills the first worker that makes a searcher, which leaves a file."""
+
+    trace: str
+
+    def __call__(self, number: int) -> Fake:
+        if not Path(self.trace).exists():
+            Path(self.trace).touch()
+            os._exit(3)
+        return MakeFake()(number)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(
+    ray: None, tmp_path: Path
+) -> None:
+    make = MakeDyingOnce(str(tmp_path / "trace"))
+    run = run_ray(tmp_path / "data", tmp_path / "run", make, count=20)
+    assert {record.attempt for record in run.captions.values()} == {1}
+    assert len(run.captions) == 20
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_cannot_begin_is_said(ray: None, tmp_path: Path) -> None:
@@ -104,7 +142,7 @@ def test_what_cannot_begin_is_said(ray: None, tmp_path: Path) -> None:
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"))
     with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 1\."):
         RayExecutor(MakeFake(), num_workers=2, threads=1, gpus=0.5)
-    with pytest.raises(RunError, match="actors died before one did anything"):
+    with pytest.raises(RunError, match="6 actors died while they loaded the models"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="dies"))
 
 

@@ -84,7 +84,7 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
         self._make_searcher = make_searcher
         self._idle += [self._make_worker() for _ in range(num_workers)]
         self._most_deaths = MAX_DEATHS_AT_START * num_workers
-        self._num_deaths, self._has_worked = 0, False
+        self._num_deaths_at_start = 0
 
     def __exit__(self, *_: object) -> None:
         """End the cluster, if it is ours, or else the actors."""
@@ -114,14 +114,11 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
             What was done; a task whose actor died has an error.
 
         Raises:
-            RunError: If an actor cannot make its searcher, or all die before one has.
+            RunError: If an actor cannot make its searcher, or actors die again and again meanwhile.
         """
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
-        done = []
-        for reference in ready:
-            worker, task = self._running.pop(reference)
-            done.append(self._result(reference, worker, task))
-        return done
+        done = [self._result(reference, *self._running.pop(reference)) for reference in ready]
+        return [one for one in done if one is not None]
 
     @property
     def searching(self) -> Collection[int]:
@@ -156,27 +153,41 @@ class RayExecutor(AbstractContextManager["RayExecutor"]):
     def _make_worker(self) -> "_Worker":
         return _Worker(self._actor.remote(self._make_searcher))
 
-    def _result(self, reference: Any, worker: "_Worker", task: Task) -> Done:
-        """Return what became of a task; the worker, or its heir, is idle then."""
-        errors = self._ray.exceptions
-        try:
-            result = self._ray.get(reference)
-        except (errors.RayActorError, errors.WorkerCrashedError):
-            self._ray.kill(worker.actor)  # One that could only not be reached lives on else.
-            self._idle.append(self._make_worker())
-            self._num_deaths += 1
-            if not self._has_worked and self._num_deaths >= self._most_deaths:
-                raise RunError(
-                    f"{self._num_deaths} actors died before one did anything. Use fewer workers, "
-                    "smaller models, or machines with more memory."
-                ) from None
-            return Done(task, platform.node(), error="the worker died")
+    def _result(self, reference: Any, worker: "_Worker", task: Task) -> Done | None:
+        """Return what became of a task, or nothing if its actor died before it began."""
+        if self._is_dead(reference):
+            return self._replace(worker, task)
         self._idle.append(worker)
+        self._num_deaths_at_start = 0
+        result = self._ray.get(reference)
         if isinstance(result, str):
             raise RunError(result)
-        self._has_worked = True
         assert isinstance(result, Done)  # An actor answers nothing else.
         return result
+
+    def _replace(self, worker: "_Worker", task: Task) -> Done | None:
+        """Put a new actor in the place of a dead one; return what became of its task."""
+        self._ray.kill(worker.actor)  # One that could only not be reached lives on else.
+        self._idle.append(self._make_worker())
+        if not self._is_dead(worker.loaded):
+            return Done(task, platform.node(), error="the worker died")
+        self._num_deaths_at_start += 1
+        if self._num_deaths_at_start >= self._most_deaths:
+            raise RunError(
+                f"{self._num_deaths_at_start} actors died while they loaded the models. Use fewer "
+                "workers, smaller models, or machines with more memory."
+            )
+        self.submit(task)  # It never began: the task is not to blame.
+        return None
+
+    def _is_dead(self, reference: Any) -> bool:
+        """Return whether an actor died before it gave the answer of a reference that is ready."""
+        errors = self._ray.exceptions
+        try:
+            self._ray.get(reference)
+        except (errors.RayActorError, errors.WorkerCrashedError):
+            return True
+        return False
 
 
 class _Worker:
