@@ -90,6 +90,19 @@ class Fake:
         return [found(f"{job.image.read_text()} {together} {job.sentiment}") for job in jobs]
 
 
+@dataclass(frozen=True)
+class MakeDyingOnce:
+    """Kills the first worker that makes a searcher, which leaves a file."""
+
+    trace: str
+
+    def __call__(self, number: int) -> Fake:
+        if not Path(self.trace).exists():
+            Path(self.trace).touch()
+            os._exit(3)
+        return MakeFake()(number)
+
+
 def found(text: str) -> Found:
     """Return what a search might find."""
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()

@@ -26,6 +26,7 @@ from fuseprompt.evaluation.runs.journal import read_journal
 from tests.evaluation.runs.fakes import (
     SETTINGS,
     Fake,
+    MakeDyingOnce,
     MakeFake,
     captions_of,
     fake_dataset,
@@ -110,6 +111,12 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
             plan=Plan(tmp_path / "run", resume=True),
             open_executor=lambda: LocalExecutor(MakeFake(broken="dies")),
         )
+
+
+def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(tmp_path: Path) -> None:
+    run = run_local(tmp_path, MakeDyingOnce(str(tmp_path / "trace")), num_workers=1)
+    assert len(run.captions) == 10
+    assert {record.attempt for record in run.captions.values()} == {1}
 
 
 def make_slow_to_leave(number: int) -> Fake:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +22,7 @@ from fuseprompt.evaluation.runs.journal import read_journal
 from fuseprompt.evaluation.runs.ray_executor import RayExecutor
 from tests.evaluation.runs.fakes import (
     SETTINGS,
-    Fake,
+    MakeDyingOnce,
     MakeFake,
     captions_of,
     fake_dataset,
@@ -109,19 +108,6 @@ def test_an_image_that_hangs_fails_alone(
     assert "--group-timeout 2 s" in run.failures["7", ""].error
     run_fake(data, tmp_path / "poison", MakeFake(poison=("7",)), count=12)
     assert captions_of(tmp_path / "run") == captions_of(tmp_path / "poison")
-
-
-@dataclass(frozen=True)
-class MakeDyingOnce:
-    """Kills the first worker that makes a searcher, which leaves a file."""
-
-    trace: str
-
-    def __call__(self, number: int) -> Fake:
-        if not Path(self.trace).exists():
-            Path(self.trace).touch()
-            os._exit(3)
-        return MakeFake()(number)
 
 
 @pytest.mark.slow
