@@ -118,7 +118,7 @@ def test_a_compiler_that_fails_says_what_to_do() -> None:
         raise RuntimeError("no g++ here")
 
     quick = compile_rows(total, name="sums", backend=fail)
-    with pytest.raises(ModelError, match=r"sums: .*no g\+\+ here.* Install a C\+\+"):
+    with pytest.raises(ModelError, match=r"sums: .*no g\+\+ here\). Install a C\+\+"):
         quick(torch.ones(3, 4, dtype=torch.long))
 
 

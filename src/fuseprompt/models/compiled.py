@@ -85,10 +85,10 @@ class CompiledPass:
         try:
             got = self._by_size[size](*rows, *shared)
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).strip().split("\n\n")[0].split())
             raise ModelError(
                 f"{self._name}: its forward passes cannot be compiled ({reason}). Install a C++ "
-                "compiler such as g++ if there is none, or load it without compiled."
+                "compiler such as g++ if there is none, or do without compiled (--compile)."
             ) from error
         # In half precision compiled code rounds in other places.
         if size not in self._compared and not torch.is_autocast_enabled(rows[0].device.type):
@@ -113,7 +113,7 @@ class CompiledPass:
             if not error <= TOLERANCE:
                 raise ModelError(
                     f"{self._name}: compiled, its numbers differ by up to {float(error):.1e} from "
-                    f"uncompiled ones, more than {TOLERANCE:.0e}. Load it without compiled."
+                    f"uncompiled ones, more than {TOLERANCE:.0e}. Do without compiled (--compile)."
                 )
 
 
