@@ -113,6 +113,14 @@ def test_other_numbers_are_refused() -> None:
         quick(torch.ones(3, 4, dtype=torch.long))
 
 
+def test_infinities_in_the_same_places_are_the_same_numbers() -> None:
+    def mask(ids: Tensor) -> Tensor:
+        return total(ids).masked_fill(total(ids) < 1.0, -float("inf"))
+
+    ids = torch.ones(3, 4, dtype=torch.long)
+    assert_close(compile_rows(mask, name="masked", backend=Counting())(ids), mask(ids))
+
+
 def test_a_compiler_that_fails_says_what_to_do() -> None:
     def fail(_: Any, __: Any) -> Any:
         raise RuntimeError("no g++ here")
