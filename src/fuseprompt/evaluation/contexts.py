@@ -7,6 +7,7 @@ vectors ship with the package (data/fidelity.LICENSE.txt). Read next: `fusepromp
 """
 
 import random
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,6 +25,9 @@ WORDS: Final = (3, 8, 15)
 NUM_TARGETS: Final = 8
 
 EDITS: Final = ("append", "replace")
+
+#: A word with the blank before it, and another word behind it.
+_MIDDLE_WORD: Final = re.compile(r" \S+(?= \S)")
 
 
 @final
@@ -60,7 +64,8 @@ def captions() -> tuple[tuple[str, str], ...]:
 def make_context(index: int, edit: str, tokenizer: Tokenizer) -> Context:
     """Return one context.
 
-    The token that *replace* takes out is a whole word, neither the first nor the last one.
+    What *replace* takes out is a whole word, neither the first nor the last one, and one of one
+    token where there is such a word.
 
     Args:
         index: Which caption, 0 to 199.
@@ -71,7 +76,7 @@ def make_context(index: int, edit: str, tokenizer: Tokenizer) -> Context:
         The context.
 
     Raises:
-        ProblemError: If there is no such caption or edit, or no word of one token in the middle.
+        ProblemError: If there is no such caption or edit.
     """
     if not 0 <= index < len(captions()) or edit not in EDITS:
         raise ProblemError(
@@ -88,9 +93,8 @@ def make_context(index: int, edit: str, tokenizer: Tokenizer) -> Context:
         for i in range(1, len(ids) - 1)
         if pieces[i].startswith(" ") and pieces[i].strip() and pieces[i + 1].startswith(" ")
     ]
-    if not places:
-        raise ProblemError(f"context {index} ({text!r}): no word of one token in the middle.")
-    start, end = spans[random.Random(f"place {index}").choice(places)]
+    found = [spans[i] for i in places] or [m.span() for m in _MIDDLE_WORD.finditer(text)]
+    start, end = random.Random(f"place {index}").choice(found)
     return Context(index, edit, text[:start], text[end:])
 
 
