@@ -258,7 +258,9 @@ _COLOURS: Final[Mapping[str, str]] = {
     "frames": "#bcbd22",
     "blend-4": "#f7b6d2",
     "blend": "#8c564b",
+    "anchored": "#ff9f1c",
     "surrogate of frames": "#393b79",
+    "surrogate of anchored": "#00a087",
     "surrogate of blend-4": "#ad494a",
     "surrogate of sum": "#e377c2",
 }
