@@ -34,6 +34,7 @@ COLOURS = {
     "direct + table": "#2ca02c",
     "direct-4 + table": "#17becf",
     "surrogate": "#d62728",
+    "anchored": "#ff1493",
 }
 
 
