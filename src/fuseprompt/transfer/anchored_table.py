@@ -9,6 +9,7 @@ One forward pass for a text; all else is a matrix product. Read next:
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, final
 
 import torch
@@ -91,6 +92,12 @@ class _AnchoredScorer:
     def cost(self) -> float:
         return self.meter.total
 
+    @cached_property
+    def _squares(self) -> Float[Tensor, " r"]:
+        """Squared length of each row's difference from the mean new word."""
+        squares = self.vectors.square().sum(1) - 2 * self.vectors @ self.new
+        return squares + self.new.square().sum()
+
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         anchors = self._anchors(slots)
         share = _SHARE_NEW * shrinkage(self.frames, slots, added=1).to(anchors.device)
@@ -168,17 +175,17 @@ class _AnchoredScorer:
         losses, at = losses.detach(), (gradient * anchors).sum(1)
         along = (self.vectors @ anchors.T - anchors @ self.new).T  # a.d, shape (n, r)
         across = (self.vectors @ gradient.T - gradient @ self.new).T  # g.d
-        squares = (self.vectors.square().sum(1) - 2 * self.vectors @ self.new)[None]
-        squares = squares + self.new.square().sum()  # |d|^2
         s = share[:, None]
-        length = (anchors.square().sum(1)[:, None] + 2 * s * along + s**2 * squares).sqrt()
+        length = (anchors.square().sum(1)[:, None] + 2 * s * along + s**2 * self._squares).sqrt()
         return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
 
 
 def _mean_row(vectors: Float[Tensor, "r o"], rows: Int[Tensor, " k"]) -> Float[Tensor, " o"]:
     """Return the mean of distinct rows in fp32; zero if there is none."""
     rows = torch.unique(rows[rows >= 0])
-    return vectors[rows].float().mean(0) if len(rows) else torch.zeros(vectors.shape[1:])
+    if not len(rows):
+        return torch.zeros(vectors.shape[1], device=vectors.device)
+    return vectors[rows].float().mean(0)
 
 
 def _is_linear(loss: EmbedLoss, width: int) -> bool:
