@@ -28,6 +28,7 @@ from fuseprompt.search.surrogate import SurrogateProposer
 from fuseprompt.search.turn_taking import TurnTaking
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.anchored_table import AnchoredTable
+from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import GRADIENT_COST, Slots, TokenScorer, Transfer
 from fuseprompt.transfer.cache import load_or_fit
 from fuseprompt.transfer.combined import SumTransfer
@@ -179,6 +180,9 @@ ARMS: Mapping[str, Arm] = {
     "table": lambda budget: TransferProposer(WordsOnly(WordTable()), search_width=budget),
     "frames": lambda budget: TransferProposer(FrameTable(), search_width=budget),
     "anchored": lambda budget: TransferProposer(AnchoredTable(), search_width=budget),
+    "anchored words": lambda budget: TransferProposer(
+        WordsOnly(AnchoredWords()), search_width=budget
+    ),
     "surrogate": lambda budget: SurrogateProposer(WordsOnly(WordTable()), search_width=budget),
     "direct": lambda budget: with_gradient(_direct, budget, wanted=16),
     "direct-4": lambda budget: with_gradient(_direct, budget, wanted=4),

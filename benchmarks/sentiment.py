@@ -37,7 +37,7 @@ TONES = ("positive", "negative", "neutral")
 TUNED = (2.0, 3.0)
 NUM_TUNING, NUM_STUDY, NUM_SHOWN = 6, 60, 12
 #: Pictures searched together, each in three tones.
-GROUP = 2
+GROUP = 6
 
 
 def main() -> None:
@@ -64,8 +64,13 @@ def main() -> None:
 
 
 def chosen_pictures(data: Path) -> list[str]:
-    """Return the paths of 60 stamps that no other benchmark captions."""
-    return random.Random(3).sample(unused_stamps(data), NUM_STUDY)
+    """Return the paths of 60 stamps that nothing was ever captioned or chosen with.
+
+    The first sample of 60 was in sight when the temperature was chosen, so it is left out.
+    """
+    unused = unused_stamps(data)
+    seen = set(random.Random(3).sample(unused, NUM_STUDY))
+    return random.Random(4).sample([path for path in unused if path not in seen], NUM_STUDY)
 
 
 def unused_stamps(data: Path) -> list[str]:
@@ -171,6 +176,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> None:
             "captions": len(here),
             "classifier": round(mean([row["classified"] == tone for row in here]), 3),
             "vader": round(mean([one["vader"] == tone for one in judged]), 3),
+            "vader_split": round(mean([one["vader_split"] == tone for one in judged]), 3),
             "afinn": round(mean(known), 3) if known else None,
             "afinn_knows": len(known),
             "word": word,

@@ -20,7 +20,8 @@ class FakeJudges:
     def judge(self, text: str) -> dict[str, Any]:
         words = [word for word in text.rstrip(".").split() if word in ("lovely", "grim")]
         tone = {"lovely": "positive", "grim": "negative"}.get(words[0] if words else "", "neutral")
-        return {"vader": tone, "afinn": tone if words else None, "words": words}
+        known = tone if words else None
+        return {"vader": tone, "vader_split": tone, "afinn": known, "words": words}
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,20 @@ def test_a_score_within_the_threshold_is_neutral(score: float, want: str) -> Non
     from sentiment_judges import label
 
     assert label(score, 0.05) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("The enemy's flag.", "The enemy 's flag."),
+        ("It's a dog's life", "It 's a dog 's life"),
+        ("'so it goes' ends", "'so it goes' ends"),
+    ],
+)
+def test_possessives_are_words_of_their_own(text: str, want: str) -> None:
+    from sentiment_judges import split_possessives
+
+    assert split_possessives(text) == want
 
 
 def test_the_most_frequent_word_counts_captions_and_not_occurrences() -> None:

@@ -19,7 +19,7 @@ def test_the_command_line_knows_the_same_names() -> None:
     assert TRANSFERS == TRANSFER_NAMES
     names = [transfer_named(name).name for name in TRANSFER_NAMES]
     # "best" stands for what was measured to be the best.
-    assert names == [*TRANSFER_NAMES[:-1], "context-free"]
+    assert names == [*TRANSFER_NAMES[:-1], "anchored-words"]
 
 
 def test_an_unknown_name_lists_the_names() -> None:
@@ -36,7 +36,7 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     method = AutoDAN(steps=2, proposer=TransferProposer(transfer, search_width=4))
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
-    tables = {n: {"word table"} for n in ("context-free", "sum", "best")}
+    tables = {n: {"word table"} for n in ("context-free", "sum", "anchored-words", "best")}
     frames = {n: {"frame table"} for n in ("frames", "anchored", "blend")}
     expected = {**tables, **frames, "tproduct": {"maps"}}
     assert set(told) == expected.get(name, set())

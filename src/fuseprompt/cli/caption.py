@@ -29,9 +29,9 @@ from fuseprompt.tasks.caption import (
 from fuseprompt.tasks.models import ModelIds, load_models, model_ids
 from fuseprompt.tasks.transfers import transfer_named
 
-#: Candidates per open text with the paper's models (section 4.2) and with all others.
-PAPER_SEARCH_WIDTH: Final = 512
-SEARCH_WIDTH: Final = 64
+#: Open texts, and candidates of each, with the paper's models (section 4.2); with all others the
+#: defaults of `CaptionSettings`.
+PAPER_SIZE: Final = (5, 512)
 
 
 def run(args: Any) -> int:
@@ -80,7 +80,7 @@ def run(args: Any) -> int:
             device=args.device,
             compiled=args.compile,
         )
-        width = PAPER_SEARCH_WIDTH if args.models == "paper" else SEARCH_WIDTH
+        beam_width, search_width = search_size(args.models, args.beam_width, args.search_width)
         settings = CaptionSettings(
             prefix=args.prefix,
             sentiment=args.sentiment,
@@ -88,8 +88,8 @@ def run(args: Any) -> int:
             sentiment_temperature=temperature,
             transfer=transfer_named(args.transfer, on_making=bar.on_making),
             steps=args.max_tokens or args.steps,
-            beam_width=args.beam_width,
-            search_width=args.search_width or width,
+            beam_width=beam_width,
+            search_width=search_width,
             num_captions=args.num_captions,
             forbid=forbid,
             require=require,
@@ -209,6 +209,22 @@ def read_words(option: str, given: Sequence[str]) -> tuple[str, ...]:
     if "" in words:
         raise UsageError(f"{option} '': expected a word.")
     return words
+
+
+def search_size(models: str, beam_width: int | None, search_width: int | None) -> tuple[int, int]:
+    """Return how many texts stay open, and how many candidates of each are judged exactly.
+
+    Args:
+        models: What was chosen: offline, paper, or a file.
+        beam_width: As asked for, or `None` for the usual number.
+        search_width: The same.
+
+    Returns:
+        Beam width and search width.
+    """
+    usual = CaptionSettings()
+    size = PAPER_SIZE if models == "paper" else (usual.beam_width, usual.search_width)
+    return beam_width or size[0], search_width or size[1]
 
 
 def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:

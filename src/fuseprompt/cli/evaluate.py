@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from fuseprompt.cli.bar import Bar, silence_libraries
 from fuseprompt.cli.caption import (
-    PAPER_SEARCH_WIDTH,
-    SEARCH_WIDTH,
     describe_models,
     read_temperature,
     read_weights,
+    search_size,
 )
 from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.cli.score import print_scores
@@ -199,15 +198,15 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     if threads is None and args.resume and has_settings(out):
         threads = read_settings(out)[0].threads
     threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
-    width = PAPER_SEARCH_WIDTH if args.models == "paper" else SEARCH_WIDTH
+    beam_width, search_width = search_size(args.models, args.beam_width, args.search_width)
     settings = CaptionSettings(
         prefix=args.prefix,
         weights=weights,
         sentiment_temperature=temperature,
         transfer=transfer_named(args.transfer),
         steps=args.steps,
-        beam_width=args.beam_width,
-        search_width=args.search_width or width,
+        beam_width=beam_width,
+        search_width=search_width,
         seed=args.seed,
         group_size=args.group_size,
     )

@@ -80,13 +80,19 @@ def _caption_parser() -> ArgumentParser:
     )
     add("--steps", metavar="N", type=PositiveInt, default=12, help="most tokens that are appended")
     add("--max-tokens", metavar="N", type=PositiveInt, default=None, help="the same as --steps")
-    add("--beam-width", metavar="N", type=PositiveInt, default=5, help="open texts per image")
+    add(
+        "--beam-width",
+        metavar="N",
+        type=PositiveInt,
+        default=None,
+        help="open texts per image (8; with the paper's models 5)",
+    )
     add(
         "--search-width",
         metavar="N",
         type=PositiveInt,
         default=None,
-        help="candidates per open text (64; with the paper's models 512)",
+        help="candidates per open text (16; with the paper's models 512)",
     )
     add("--transfer", choices=TRANSFERS, default="best", help="what proposes candidates")
     add("--weight", action="append", metavar="TERM=W", help="such as image=20; may repeat")

@@ -14,8 +14,8 @@ from fuseprompt.errors import FuseError
 
 #: As `fuseprompt.tasks.transfers.TRANSFER_NAMES`, which imports torch; a test compares them.
 TRANSFERS: Final = (
-    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "anchored", "blend",
-    "best",
+    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "anchored",
+    "anchored-words", "blend", "best",
 )  # fmt: skip
 
 Device = restricted_string_type("Device", r"^(auto|cpu|cuda(:\d+)?)$", docstring="auto, cpu, cuda")

@@ -91,13 +91,19 @@ def _add_search_options(parser: ArgumentParser) -> None:
         help="what the classifier's logits are divided by (3; 1 is its plain cross-entropy)",
     )
     add("--steps", type=PositiveInt, default=12, metavar="N", help="most tokens that are appended")
-    add("--beam-width", type=PositiveInt, default=5, metavar="N", help="open texts per image")
+    add(
+        "--beam-width",
+        type=PositiveInt,
+        default=None,
+        metavar="N",
+        help="open texts per image (8; with the paper's models 5)",
+    )
     add(
         "--search-width",
         type=PositiveInt,
         default=None,
         metavar="N",
-        help="candidates per open text (64; with the paper's models 512)",
+        help="candidates per open text (16; with the paper's models 512)",
     )
     add("--group-size", type=PositiveInt, default=4, metavar="N", help="images searched together")
     add("--seed", type=int, default=0, metavar="N", help="seed")

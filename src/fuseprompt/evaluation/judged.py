@@ -11,6 +11,7 @@ from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.transfers import FittedTransfer
 from fuseprompt.transfer import (
     AnchoredTable,
+    AnchoredWords,
     BlendTransfer,
     CommonWords,
     FrameTable,
@@ -48,6 +49,7 @@ def all_rankers() -> tuple[Ranker, ...]:
         TransferRanker(UnionTransfer(), "union", "common-16", None),
         TransferRanker(FrameTable(), "frames", "", None),
         TransferRanker(AnchoredTable(), "anchored", "", None),
+        TransferRanker(AnchoredWords(), "anchored-words", "", 16),
         TransferRanker(few, "blend-4", "common-4", None),
         TransferRanker(BlendTransfer(), "blend", "common-16", None),
         SurrogateRanker(WordTable(), "surrogate of table", "", 16),

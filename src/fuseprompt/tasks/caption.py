@@ -23,8 +23,8 @@ from fuseprompt.search.engine import Progress, Result, iterate
 from fuseprompt.search.proposers import TransferProposer
 from fuseprompt.search.strategies import BeamSearch
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import Transfer
-from fuseprompt.transfer.word_table import WordTable
 
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
@@ -65,10 +65,10 @@ class CaptionSettings:
     sentiment: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     sentiment_temperature: float = SENTIMENT_TEMPERATURE
-    transfer: Transfer = field(default_factory=WordTable)
+    transfer: Transfer = field(default_factory=AnchoredWords)
     steps: int = 12
-    beam_width: int = 5
-    search_width: int = 64
+    beam_width: int = 8
+    search_width: int = 16
     num_captions: int = 1
     forbid: tuple[str, ...] = ()
     require: tuple[str, ...] = ()

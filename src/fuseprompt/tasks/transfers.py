@@ -12,6 +12,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.anchored_table import AnchoredTable
+from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import TokenScorer, Transfer
 from fuseprompt.transfer.combined import BLEND_GAIN, BlendTransfer, SumTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
@@ -20,8 +21,8 @@ from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from fuseprompt.transfer.word_table import WordTable
 
 TRANSFER_NAMES: Final = (
-    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "anchored", "blend",
-    "best",
+    "none", "random", "context-free", "direct", "tproduct", "sum", "frames", "anchored",
+    "anchored-words", "blend", "best",
 )  # fmt: skip
 
 #: Called with what is being made, how much of it is done, and how much there is.
@@ -48,9 +49,11 @@ def transfer_named(name: str, *, on_making: OnMaking | None = None) -> Transfer:
             return NoTransfer()
         case "random":
             return RandomTransfer()
-        # Measured: nothing beat the word table at equal cost (docs/search-budget.md).
-        case "context-free" | "best":
+        case "context-free":
             return words
+        # Measured: nothing finds lower losses at equal cost (docs/search-budget.md).
+        case "anchored-words" | "best":
+            return AnchoredWords(words)
         case "direct":
             return RetokenizedTransfer()
         case "tproduct":

@@ -5,6 +5,7 @@ Read next: `fuseprompt.transfer.base`.
 
 from fuseprompt.transfer.adapter import FuseAdapter
 from fuseprompt.transfer.anchored_table import AnchoredTable
+from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import Slots, TokenScorer, Transfer
 from fuseprompt.transfer.combined import BlendTransfer, SumTransfer, UnionTransfer
 from fuseprompt.transfer.controls import NoTransfer, RandomTransfer
@@ -21,6 +22,7 @@ from fuseprompt.transfer.word_table import WordTable
 __all__ = [
     "AdapterFitter",
     "AnchoredTable",
+    "AnchoredWords",
     "BlendTransfer",
     "CommonWords",
     "FitSettings",

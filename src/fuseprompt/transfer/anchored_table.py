@@ -51,20 +51,20 @@ class AnchoredTable:
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; makes the frame table if need be."""
         vectors, row_of = self.frames.vectors(table, loss)
-        return _AnchoredScorer(
+        return AnchoredScorer(
             loss,
             self.frames.frames,
             vectors.float(),
             row_of,
-            _mean_row(vectors, row_of[table.starts_word]),
-            _mean_row(vectors, row_of[table.joins_word]),
-            _is_linear(loss, vectors.shape[1]),
+            mean_row(vectors, row_of[table.starts_word]),
+            mean_row(vectors, row_of[table.joins_word]),
+            is_linear(loss, vectors.shape[1]),
         )
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _AnchoredScorer:
+class AnchoredScorer:
     """Predicts losses from each text's output and the table.
 
     Attributes:
@@ -75,6 +75,7 @@ class _AnchoredScorer:
         new: Mean row of the new words, shape (o,).
         joined: Mean row of the continuations, shape (o,).
         is_linear: Whether the loss is a linear function of the output, as a cosine is.
+        share_new: Share of its difference that a new word makes in a text as long as a frame.
         meter: Adds up the texts that were asked for.
     """
 
@@ -85,11 +86,13 @@ class _AnchoredScorer:
     new: Float[Tensor, " o"]
     joined: Float[Tensor, " o"]
     is_linear: bool
+    share_new: float = _SHARE_NEW
     meter: Meter = field(default_factory=Meter)
     _outputs: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
+        """One forward pass for each text."""
         return self.meter.total
 
     @cached_property
@@ -99,8 +102,9 @@ class _AnchoredScorer:
         return squares + self.new.square().sum()
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        anchors = self._anchors(slots)
-        share = _SHARE_NEW * shrinkage(self.frames, slots, added=1).to(anchors.device)
+        """Return the loss of each text's output moved by each word's row less the mean row."""
+        anchors = self.anchors(slots)
+        share = self.share_new * shrinkage(self.frames, slots, added=1).to(anchors.device)
         rows = self.row_of[words]
         if self.is_linear and len(self.vectors) and _is_unit(anchors):
             moved = self._projected(anchors, slots.problems, share)[:, rows.clamp_min(0)]
@@ -115,14 +119,15 @@ class _AnchoredScorer:
         return _worst_where(rows.expand(len(slots), -1) < 0, moved)
 
     def continuations(self, slots: Slots, tokens: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        anchors = self._anchors(slots)
+        """Return the same for tokens that lengthen the last word."""
+        anchors = self.anchors(slots)
         share = _SHARE_CONTINUED * shrinkage(self.frames, slots, added=0).to(anchors.device)
         rows = self.row_of[tokens]
         return _worst_where(
             rows < 0, self._moved(anchors, slots.problems, share, rows, mean=self.joined)
         )
 
-    def _anchors(self, slots: Slots) -> Float[Tensor, "n o"]:
+    def anchors(self, slots: Slots) -> Float[Tensor, "n o"]:
         """Return the output of each slot's text without a token in it; texts once per step."""
         texts = [left + right for left, right in zip(slots.left, slots.right, strict=True)]
         unknown = sorted(set(texts) - set(self._outputs))
@@ -150,12 +155,8 @@ class _AnchoredScorer:
         if not rows.numel() or not len(self.vectors):
             return torch.zeros(rows.shape, device=anchors.device)
         mean = self.new if mean is None else mean
-        difference = self.vectors[rows.clamp_min(0)] - mean
-        outputs = anchors[:, None] + share[:, None, None] * difference
-        if _is_unit(anchors):
-            outputs = torch.nn.functional.normalize(outputs, dim=-1)
-        each = problems.repeat_interleave(rows.shape[1])
-        return self.loss.compare(outputs.flatten(0, 1), each).view(rows.shape)
+        differences = self.vectors[rows.clamp_min(0)] - mean
+        return moved_losses(self.loss, anchors, problems, share[:, None, None] * differences)
 
     def _projected(
         self,
@@ -180,7 +181,31 @@ class _AnchoredScorer:
         return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
 
 
-def _mean_row(vectors: Float[Tensor, "r o"], rows: Int[Tensor, " k"]) -> Float[Tensor, " o"]:
+def moved_losses(
+    loss: EmbedLoss,
+    anchors: Float[Tensor, "n o"],
+    problems: Int[Tensor, " n"],
+    moves: Float[Tensor, "n c o"],
+) -> Float[Tensor, "n c"]:
+    """Return the loss of each anchor plus each of its moves, on the unit sphere if it lies there.
+
+    Args:
+        loss: The term with its targets.
+        anchors: Outputs of texts.
+        problems: Whose target each is compared with.
+        moves: What is added to each.
+
+    Returns:
+        Losses, shape (n, c).
+    """
+    outputs = anchors[:, None] + moves
+    if _is_unit(anchors):
+        outputs = torch.nn.functional.normalize(outputs, dim=-1)
+    each = problems.repeat_interleave(moves.shape[1])
+    return loss.compare(outputs.flatten(0, 1), each).view(moves.shape[:2])
+
+
+def mean_row(vectors: Float[Tensor, "r o"], rows: Int[Tensor, " k"]) -> Float[Tensor, " o"]:
     """Return the mean of distinct rows in fp32; zero if there is none."""
     rows = torch.unique(rows[rows >= 0])
     if not len(rows):
@@ -188,7 +213,7 @@ def _mean_row(vectors: Float[Tensor, "r o"], rows: Int[Tensor, " k"]) -> Float[T
     return vectors[rows].float().mean(0)
 
 
-def _is_linear(loss: EmbedLoss, width: int) -> bool:
+def is_linear(loss: EmbedLoss, width: int) -> bool:
     """Return whether a loss halfway between two random outputs is the mean of theirs."""
     generator = torch.Generator().manual_seed(0)
     ends = torch.randn(2, width, generator=generator).to(loss.vocabulary.device)
