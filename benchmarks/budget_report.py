@@ -34,7 +34,8 @@ COLOURS = {
     "direct + table": "#2ca02c",
     "direct-4 + table": "#17becf",
     "surrogate": "#d62728",
-    "anchored": "#ff1493",
+    "anchored": "#e377c2",
+    "anchored words": "#000000",
 }
 
 
@@ -315,7 +316,7 @@ def _everything_table(results: Results) -> str:
             _show(differences(results, (arm, budget), reference, _loss)),
             _show(differences(results, (arm, budget), reference, _last_open)),
         )
-        for arm, budget in results
+        for budget, arm in sorted((budget, arm) for arm, budget in results)
         if budget != EVERYTHING
     ]
     return _table(("arm - everything, greedy", "budget", "loss", "open, step 8"), rows)

@@ -9,7 +9,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.engine import minimize
 from fuseprompt.search.proposers import TransferProposer
-from fuseprompt.tasks.transfers import TRANSFER_NAMES, transfer_named
+from fuseprompt.tasks.transfers import TRANSFER_NAMES, USE_WORD_TABLE, transfer_named
 from fuseprompt.transfer import cache
 from tests.search.fixtures import objective, problems
 from tests.transfer.tiny import made_up_words
@@ -36,7 +36,7 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     method = AutoDAN(steps=2, proposer=TransferProposer(transfer, search_width=4))
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
-    tables = {n: {"word table"} for n in ("context-free", "sum", "anchored-words", "best")}
+    tables = {n: {"word table"} for n in USE_WORD_TABLE}
     frames = {n: {"frame table"} for n in ("frames", "anchored", "blend")}
     expected = {**tables, **frames, "tproduct": {"maps"}}
     assert set(told) == expected.get(name, set())

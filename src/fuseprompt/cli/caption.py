@@ -27,7 +27,7 @@ from fuseprompt.tasks.caption import (
     find_failures,
 )
 from fuseprompt.tasks.models import ModelIds, load_models, model_ids
-from fuseprompt.tasks.transfers import transfer_named
+from fuseprompt.tasks.transfers import USE_WORD_TABLE, transfer_named
 
 #: Open texts, and candidates of each, with the paper's models (section 4.2); with all others the
 #: defaults of `CaptionSettings`.
@@ -187,7 +187,7 @@ def read_temperature(given: float | None, *, has_sentiment: bool) -> float:
 
 def _word_tables(args: Any) -> tuple[str, ...]:
     """Return the secondaries whose word table these options use."""
-    if args.transfer not in ("best", "context-free", "sum"):
+    if args.transfer not in USE_WORD_TABLE:
         return ()
     return ("image-text",) if args.sentiment is None else ("image-text", "sentiment")
 

@@ -27,8 +27,20 @@ _ABOUT: Final = {
     "random": ("Random", "Noise in place of information."),
     "context-free": (
         "Word table",
-        "Each word judged once, alone, against the photo; no gradient, no context. The default of "
-        "captions.",
+        "Each word judged once, alone, against the photo; no gradient, no context.",
+    ),
+    "anchored-words": (
+        "Word table, anchored",
+        "The text as it stands, read once and moved by what each word does alone; no gradient. The "
+        "default of captions.",
+    ),
+    "frames": (
+        "Frame table",
+        "Each token judged behind three beginnings of captions; no gradient, no context.",
+    ),
+    "anchored": (
+        "Frame table, anchored",
+        "The text as it stands, read once and moved by what each token does to three beginnings.",
     ),
     "direct": (
         "Direct gradient",
@@ -40,6 +52,7 @@ _ABOUT: Final = {
         "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
     ),
     "sum": ("Gradient and table", "The sum of both scores, each standardised."),
+    "blend": ("Gradient and frames", "The weighted mean of what gradient and frame table predict."),
 }
 
 _LEGEND: Final = " ".join(

@@ -25,6 +25,9 @@ TRANSFER_NAMES: Final = (
     "anchored-words", "blend", "best",
 )  # fmt: skip
 
+#: Those that look words up in the word table.
+USE_WORD_TABLE: Final = frozenset({"context-free", "sum", "anchored-words", "best"})
+
 #: Called with what is being made, how much of it is done, and how much there is.
 OnMaking = Callable[[str, int, int], None]
 
