@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.cli.bar import Bar
+from fuseprompt.cli.caption import search_size
 from fuseprompt.cli.main import main
 from fuseprompt.cli.parser_base import UsageError, reword
 from fuseprompt.search.engine import Progress
@@ -470,3 +471,18 @@ def test_several_images_get_one_text_together(run, tmp_path) -> None:
     assert one["image"] == files
     assert list(one) == KEYS
     assert run(*files, "--together").out.startswith(f"{', '.join(files)}\n")
+
+
+@pytest.mark.parametrize(
+    ("models", "given", "want"),
+    [
+        ("offline", (None, None), (8, 16)),
+        ("paper", (None, None), (5, 512)),
+        ("mine.yaml", (3, None), (3, 16)),
+        ("paper", (None, 64), (5, 64)),
+    ],
+)
+def test_a_search_is_as_wide_as_its_models_need_unless_said_otherwise(
+    models: str, given: tuple[int | None, int | None], want: tuple[int, int]
+) -> None:
+    assert search_size(models, *given) == want
