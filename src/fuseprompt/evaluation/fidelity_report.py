@@ -259,6 +259,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     "blend-4": "#f7b6d2",
     "blend": "#8c564b",
     "anchored": "#ff9f1c",
+    "anchored-words": "#e6007e",
     "surrogate of frames": "#393b79",
     "surrogate of anchored": "#00a087",
     "surrogate of blend-4": "#ad494a",
