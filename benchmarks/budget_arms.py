@@ -138,6 +138,10 @@ def _both(points: int) -> Transfer:
     return SumTransfer(first=_direct(points))
 
 
+def _both_anchored(points: int) -> Transfer:
+    return SumTransfer(first=_direct(points), second=AnchoredWords())
+
+
 @dataclass(frozen=True)
 class PaidTurns:
     """Turn taking where every turn costs the same: only the secondary's own pays a gradient.
@@ -188,6 +192,7 @@ ARMS: Mapping[str, Arm] = {
     "direct-4": lambda budget: with_gradient(_direct, budget, wanted=4),
     "direct-4 + table": lambda budget: with_gradient(_both, budget, wanted=4),
     "direct + table": lambda budget: with_gradient(_both, budget, wanted=16),
+    "direct-4 + anchored words": lambda budget: with_gradient(_both_anchored, budget, wanted=4),
     "paper's map": lambda budget: with_gradient(FittedMaps, budget, wanted=16),
     "turn taking": PaidTurns,
     "random/0": _random(0),
