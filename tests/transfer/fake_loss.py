@@ -111,3 +111,9 @@ def exact(loss: DotLoss, texts: list[str], problems: list[int]) -> Tensor:
     ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in texts])
     with torch.no_grad():
         return loss.loss(ids, torch.tensor(problems))
+
+
+def text_output(loss: DotLoss, text: str) -> Tensor:
+    """Return the model's output for a whole text, shape (o,)."""
+    ids = loss.tokenizer.frame(loss.tokenizer.encode(text))
+    return loss.model.outputs(PaddedIds.from_lists([ids]))[0]

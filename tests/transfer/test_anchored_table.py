@@ -10,7 +10,7 @@ from fuseprompt.transfer.anchored_table import AnchoredTable
 from fuseprompt.transfer.base import Slots
 from fuseprompt.transfer.frame_table import FrameTable, shrinkage
 from tests.tiny import gpt2
-from tests.transfer.fake_loss import linear_loss, new_words, similarity_loss, table_for
+from tests.transfer.fake_loss import linear_loss, new_words, similarity_loss, table_for, text_output
 
 FRAMES = ("A man", "A happy dog")
 SLOTS = Slots(
@@ -31,7 +31,7 @@ def predicted(loss, table, frames, slots: Slots, tokens, *, kind, added: int, sh
     found = torch.zeros(len(slots), len(tokens))
     for i in range(len(slots)):
         text = slots.left[i] + slots.right[i]
-        own = loss.model.outputs(encoded(loss, text))[0]
+        own = text_output(loss, text)
         for j, token in enumerate(tokens.tolist()):
             each = share * float(shrinkage(FRAMES, slots, added=added)[i])
             moved = own + each * (vectors[row_of[token]].float() - mean)
@@ -39,12 +39,6 @@ def predicted(loss, table, frames, slots: Slots, tokens, *, kind, added: int, sh
                 moved = moved / moved.norm()
             found[i, j] = loss.compare(moved[None], slots.problems[i : i + 1])
     return found
-
-
-def encoded(loss, text: str):
-    from fuseprompt.text.retokenize import PaddedIds
-
-    return PaddedIds.from_lists([loss.tokenizer.frame(loss.tokenizer.encode(text))])
 
 
 @pytest.mark.parametrize("make", [similarity_loss, linear_loss])

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseprompt.text.retokenize import PaddedIds, last_word
+from fuseprompt.text.retokenize import last_word
 from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import Slots
 from fuseprompt.transfer.word_table import WordTable, framed_outputs
 from tests.tiny import gpt2
-from tests.transfer.fake_loss import linear_loss, new_words, similarity_loss, table_for
+from tests.transfer.fake_loss import linear_loss, new_words, similarity_loss, table_for, text_output
 
 LEFT = ("A man", "a b c d e f", "the")
 RIGHT = ("", "", " sleeps on a bed.")
@@ -20,12 +20,6 @@ def bound(loss, folder: Path):
     table = table_for(loss)
     words = WordTable(folder=folder)
     return AnchoredWords(words).bind(gpt2(), table, loss), table, words
-
-
-def output(loss, text: str):
-    return loss.model.outputs(
-        PaddedIds.from_lists([loss.tokenizer.frame(loss.tokenizer.encode(text))])
-    )[0]
 
 
 def moved(loss, own, move):
@@ -50,7 +44,7 @@ def test_new_words_move_the_texts_output_by_their_row_less_the_mean(make, tmp_pa
             share = 0.75 * min(1.0, 4 / length) ** 0.5
             for j, token in enumerate(tokens.tolist()):
                 move = share * (vectors[row_of[token]] - mean)
-                want = moved(loss, output(loss, left + right), move)
+                want = moved(loss, text_output(loss, left + right), move)
                 torch.testing.assert_close(got[i, j], want, atol=1e-5, rtol=1e-5)
 
 
@@ -68,7 +62,7 @@ def test_continuations_move_it_by_what_they_make_of_the_last_word(make, tmp_path
             for j, token in enumerate(tokens.tolist()):
                 longer = last + table.primary.token_texts[token]
                 before, after = (framed_outputs(loss.model, [w])[0] for w in (last, longer))
-                want = moved(loss, output(loss, left + right), share * (after - before))
+                want = moved(loss, text_output(loss, left + right), share * (after - before))
                 torch.testing.assert_close(got[i, j], want, atol=1e-5, rtol=1e-5)
 
 

@@ -8,7 +8,6 @@ The default of captions: in a search it finds with 16 exact evaluations what the
 with 64 (docs/search-budget.md). Read next: `fuseprompt.transfer.anchored_table`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -24,12 +23,11 @@ from fuseprompt.transfer.anchored_table import (
     mean_row,
     moved_losses,
 )
-from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
+from fuseprompt.transfer.base import Slots, TokenScorer, continued_words
 from fuseprompt.transfer.frame_table import shrinkage
-from fuseprompt.transfer.word_table import FRAME, WordTable, framed_outputs
+from fuseprompt.transfer.word_table import BEGINNING, FRAME, FramedWords, WordTable
 
-#: The frame of the word table before its word, and with one: it is that much longer than a text.
-_BEFORE: Final = FRAME.format(word="").rstrip(".")
+#: The word table's frame with a word in it, as long as that of every word.
 _FRAMED: Final = FRAME.format(word=" it")
 
 #: Share of a word's difference that it makes in a text as long as the frame; it falls with the root
@@ -63,9 +61,9 @@ class AnchoredWords:
         mean = mean_row(vectors, row_of)
         linear = is_linear(loss, vectors.shape[1])
         scorer = AnchoredScorer(
-            loss, (_BEFORE,), vectors, row_of, mean, mean, linear, share_new=_SHARE_NEW
+            loss, (BEGINNING,), vectors, row_of, mean, mean, linear, share_new=_SHARE_NEW
         )
-        return _AnchoredWordsScorer(scorer, table)
+        return _AnchoredWordsScorer(scorer, table, FramedWords(loss.model))
 
 
 @final
@@ -76,18 +74,17 @@ class _AnchoredWordsScorer:
     Attributes:
         anchored: Scores new words, and knows the texts' outputs.
         table: From the primary's tokens to the term's.
-        meter: Adds up the words that were read.
+        framed: Reads continued words.
     """
 
     anchored: AnchoredScorer
     table: RetokenizationTable
-    meter: Meter = field(default_factory=Meter)
-    _read: dict[str, Tensor] = field(default_factory=dict)
+    framed: FramedWords
 
     @property
     def cost(self) -> float:
         """One forward pass for each text, and for each last word with and without a token."""
-        return self.anchored.cost + self.meter.total
+        return self.anchored.cost + self.framed.meter.total
 
     def new_words(self, slots: Slots, words: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         return self.anchored.new_words(slots, words)
@@ -98,21 +95,13 @@ class _AnchoredWordsScorer:
             return torch.zeros(tokens.shape, device=anchors.device)
         lasts = [last_word(left).strip() for left in slots.left]
         words = [word.strip() for word in continued_words(self.table, slots, tokens)]
-        self._read_all([*lasts, *words])
-        mean = self.anchored.new
+        outputs = self.framed.read([word for word in [*lasts, *words] if word])
         # A text without a last word is moved as by a new word.
-        before = torch.stack([self._read[last] if last else mean for last in lasts])
-        after = torch.stack([self._read[word] if word else mean for word in words])
+        mean = self.anchored.new
+        before = torch.stack([outputs[last].float() if last else mean for last in lasts])
+        after = torch.stack([outputs[word].float() if word else mean for word in words])
         share = _SHARE_CONTINUED * shrinkage((_FRAMED,), slots, added=0).to(anchors.device)
         moves = after.view(*tokens.shape, -1) - before[:, None]
         return moved_losses(
             self.anchored.loss, anchors, slots.problems, share[:, None, None] * moves
         )
-
-    def _read_all(self, words: Sequence[str]) -> None:
-        """Read words in the frame that were not read before."""
-        unknown = sorted(set(words) - {"", *self._read})
-        if unknown:
-            outputs = framed_outputs(self.anchored.loss.model, [f" {word}" for word in unknown])
-            self.meter.add(float(len(unknown)))
-            self._read.update(zip(unknown, outputs.float(), strict=True))

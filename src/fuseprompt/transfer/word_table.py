@@ -6,7 +6,7 @@ word. Continuations get the table's answer for the whole last word, computed whe
 remembered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,9 @@ from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
 
 #: The neutral frame in which a word stands alone.
 FRAME: Final = "This is about{word}."
+
+#: The frame up to its word.
+BEGINNING: Final = FRAME.format(word="").rstrip(".")
 
 #: White-space words of the frame, the word itself included.
 _FRAME_WORDS: Final = 3.0
@@ -93,21 +96,21 @@ class TableScorer:
         table: From the primary's tokens to the term's.
         vectors: Output for each distinct word.
         row_of: Row of each primary token, -1 for tokens that begin no word.
-        meter: Adds up what continuations cost.
     """
 
     loss: EmbedLoss
     table: RetokenizationTable
     vectors: Float[Tensor, "w o"]
     row_of: Int[Tensor, " v"]
-    _continued: dict[str, Tensor] = field(default_factory=dict)
-
-    meter: Meter = field(default_factory=Meter)
 
     @property
     def cost(self) -> float:
         """One forward pass for each last word that continuations asked about."""
-        return self.meter.total
+        return self._framed.meter.total
+
+    @cached_property
+    def _framed(self) -> "FramedWords":
+        return FramedWords(self.loss.model)
 
     @cached_property
     def _by_problem(self) -> dict[int, Float[Tensor, " w"]]:
@@ -142,15 +145,39 @@ class TableScorer:
         """Return the same for the last word with each token joined to it."""
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        words = [" " + w.strip() for w in continued_words(self.table, slots, tokens)]
-        unknown = sorted(set(words) - set(self._continued))
-        if unknown:
-            outputs = framed_outputs(self.loss.model, unknown)
-            self.meter.add(float(len(unknown)))
-            self._continued.update(zip(unknown, outputs, strict=True))
+        words = [word.strip() for word in continued_words(self.table, slots, tokens)]
+        outputs = self._framed.read(words)
         problems = slots.problems[:, None].expand(tokens.shape).reshape(-1)
-        alone = self.loss.compare(torch.stack([self._continued[w] for w in words]), problems)
+        alone = self.loss.compare(torch.stack([outputs[w] for w in words]), problems)
         return self._in_context(slots, alone.reshape(tokens.shape))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FramedWords:
+    """Reads words in the frame, each of them once.
+
+    Attributes:
+        model: The secondary.
+        meter: Adds up the words that were read.
+    """
+
+    model: TextModel
+    meter: Meter = field(default_factory=Meter)
+    _outputs: dict[str, Float[Tensor, " o"]] = field(default_factory=dict)
+
+    def read(self, words: Sequence[str]) -> Mapping[str, Float[Tensor, " o"]]:
+        """Return the outputs by word of all words read so far, these among them.
+
+        Args:
+            words: Words without blanks around them; in the frame a blank stands before them.
+        """
+        unknown = sorted(set(words) - set(self._outputs))
+        if unknown:
+            outputs = framed_outputs(self.model, [f" {word}" for word in unknown])
+            self.meter.add(float(len(unknown)))
+            self._outputs.update(zip(unknown, outputs, strict=True))
+        return self._outputs
 
 
 def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
@@ -165,8 +192,7 @@ def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
     with torch.no_grad():
         if cache is None:
             return model.outputs(ids)
-        beginning = tokenizer.encode(FRAME.format(word="").rstrip("."))
-        stem = PaddedIds.from_lists([[*tokenizer.prefix_ids, *beginning]])
+        stem = PaddedIds.from_lists([[*tokenizer.prefix_ids, *tokenizer.encode(BEGINNING)]])
         return cache.outputs(ids, stem, torch.zeros(len(ids), dtype=torch.long))
 
 
