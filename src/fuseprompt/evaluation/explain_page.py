@@ -99,7 +99,7 @@ so far has an image loss of {found.image:.3f}.</p>
 <section>
 <h2>The {len(found.best)} best tokens, and who finds them</h2>
 <p>Numbers under a transfer are the place of the token on its list. Filled: among its
-{_widths(found)} proposals, so the search would see it. Hollow: missed.</p>
+{_widths(found)} proposals, so a search as wide would see it. Hollow: missed.</p>
 {_best_table(found)}
 </section>
 <section>
