@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt import cache
-from fuseprompt.cache import read_note, write_note
+from fuseprompt.cache import read_note, write_atomically, write_note
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +64,34 @@ def test_notes_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.undo()
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "own"))
     assert cache.cache_dir() == tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    "content", [b"new", "new", lambda path: path.write_text("new")], ids=["bytes", "text", "writer"]
+)
+def test_a_file_is_written_whole(tmp_path: Path, content) -> None:
+    file = tmp_path / "deep" / "file.txt"
+    write_atomically(file, content)
+    write_atomically(file, content)
+    assert file.read_text() == "new"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    file = tmp_path / "file.txt"
+    write_atomically(file, "old")
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(file, fail)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_gets_the_usual_rights_and_may_have_a_long_name(tmp_path: Path) -> None:
+    usual, long = tmp_path / "usual", tmp_path / ("ä" * 120)
+    usual.write_text("")
+    write_atomically(long, "")
+    assert long.stat().st_mode == usual.stat().st_mode

@@ -1,4 +1,6 @@
-"""The folder of everything that fuseprompt keeps on this machine, and small notes in it.
+"""The folder of everything that fuseprompt keeps on this machine: whole files, small notes in it.
+
+`write_atomically` is the one way in which this package writes a file that others may read.
 
 A note remembers what a check found, so that the check runs once and not at every start. It only
 saves time: one that is missing or cannot be read means checking again, and one that cannot be
@@ -10,8 +12,8 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +67,39 @@ def write_note(kind: str, key: str, note: Mapping[str, Any]) -> bool:
     Returns:
         Whether it was kept; not on a full disk or in a folder that may not be written to.
     """
-    file = _file(kind, key)
-    text = json.dumps({"key": key, "note": dict(note)})
+    content = json.dumps({"key": key, "note": dict(note)})
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
+        write_atomically(_file(kind, key), content)
     except OSError:
-        return False
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as written:
-            written.write(text)
-        Path(partial).replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(partial).unlink()
         return False
     return True
+
+
+def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
+    """Write a file beside its place, then rename it: a reader sees the whole of it or the old one.
+
+    The folder is made if it is missing, and nothing stays behind where writing fails.
+
+    Args:
+        path: Where to.
+        content: Bytes, text (UTF-8), or a function that writes the file it is given.
+
+    Raises:
+        OSError: If it cannot be written, as on a full disk.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        if callable(content):
+            content(partial)
+        else:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def _file(kind: str, key: str) -> Path:
