@@ -1,8 +1,12 @@
 """The tiny models are what the tests take them for: words split differently, weights repeat."""
 
+import subprocess
+import sys
+
 import torch
 
 from fuseprompt.text.tokenizer import Tokenizer
+from tests.text import tiny as text_tiny
 from tests.text.tiny import LINES
 from tests.tiny import (
     MAX_LENGTH,
@@ -32,6 +36,17 @@ def test_the_three_families_cut_words_differently() -> None:
     for i, j in ((0, 1), (0, 2), (1, 2)):
         different = sum(a != b for a, b in zip(counts[i], counts[j], strict=True))
         assert different > len(WORDS) // 5
+
+
+def test_tokenizers_are_the_same_in_every_process() -> None:
+    names = ("byte_bpe", "word_piece", "end_of_word_bpe", "meta_bpe")
+    code = "from tests.text import tiny\n" + "".join(
+        f"print(tiny.{name}().fingerprint)\n" for name in names
+    )
+    here = "".join(f"{getattr(text_tiny, name)().fingerprint}\n" for name in names)
+    for _ in range(2):
+        there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (there.stdout, there.stderr) == (here, "")
 
 
 def test_every_family_has_words_of_one_piece_and_of_three_or_more() -> None:

@@ -1,4 +1,4 @@
-"""Tiny models for tests: random weights, tokenizers trained in the process, real model classes.
+"""Tiny models for tests: random weights, kept tokenizers, real model classes.
 
 The tokenizers cut words differently on purpose (`tests/test_tiny.py` says so). Every model comes in
 two forms: wrapped, for use in the process, and as a folder made by `save_pretrained`.
@@ -230,6 +230,18 @@ def clip() -> ClipModel:
     return ClipModel(
         clip_module(), Tokenizer.from_hf(clip_tokenizer()), clip_processor(), name="tiny-clip"
     )
+
+
+def assert_same_weights(loaded: Any, saved: Any) -> None:
+    """Check that a module has the weights of another, bit by bit.
+
+    Their outputs may differ in the last bits: how the weights lie in memory decides which kernels
+    a processor uses.
+    """
+    got, want = loaded.state_dict(), saved.state_dict()
+    assert got.keys() == want.keys()
+    for name, weight in want.items():
+        assert torch.equal(got[name], weight), name
 
 
 def save_folder(folder: Path, module: Any, tokenizer: Any, processor: Any = None) -> Path:

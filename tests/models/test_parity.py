@@ -81,7 +81,8 @@ def test_the_padding_side_of_the_folder_does_not_matter(built: Built, tmp_path: 
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     model = load(tmp_path, device="cpu")
     if not getattr(built.ours, "pools_first", False):  # its pooling file was left behind
-        assert torch.equal(model.outputs(ids_of(model, TEXTS)), before)
+        after = model.outputs(ids_of(model, TEXTS))
+        torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
 
 
 def test_ids_are_those_of_the_family_s_tokenizer(built: Built) -> None:

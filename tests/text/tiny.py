@@ -1,11 +1,14 @@
-"""Tiny tokenizers trained in the process, of the three families that real models use."""
+"""Tiny tokenizers of the families that real models use, the same in every process."""
 
 from functools import cache
+from pathlib import Path
 
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fuseprompt.text.tokenizer import Tokenizer
+
+DATA = Path(__file__).parents[1] / "data"
 
 LINES = (
     """
@@ -48,44 +51,24 @@ def byte_bpe(vocab_size: int = 420, *, prefix_space: bool = False) -> Tokenizer:
 
 
 @cache
-def word_piece(vocab_size: int = 300) -> Tokenizer:
-    """Lower-casing WordPiece, as BERT and MiniLM have; unknown characters become [UNK]."""
-    rust = Rust(models.WordPiece(unk_token="[UNK]"))
-    rust.normalizer = normalizers.BertNormalizer()
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.WordPiece()
-    rust.train_from_iterator(
-        LINES,
-        trainers.WordPieceTrainer(
-            vocab_size=vocab_size,
-            special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"],
-            show_progress=False,
-        ),
-    )
-    return Tokenizer(rust, name="word-piece")
+def word_piece() -> Tokenizer:
+    """Lower-casing WordPiece of 300 tokens, as BERT has; unknown characters are [UNK]."""
+    return _read("word_piece.json", name="word-piece")
 
 
 @cache
-def end_of_word_bpe(vocab_size: int = 500) -> Tokenizer:
+def end_of_word_bpe() -> Tokenizer:
     """Lower-casing byte-level BPE with an end-of-word suffix, as CLIP has; blanks get lost."""
-    rust = Rust(models.BPE(end_of_word_suffix="</w>"))
-    rust.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    rust.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Whitespace(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    rust.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    rust.train_from_iterator(
-        LINES,
-        trainers.BpeTrainer(
-            vocab_size=max(vocab_size, 2 * len(alphabet) + 50),
-            initial_alphabet=[*alphabet],
-            special_tokens=["<|startoftext|>", "<|endoftext|>"],
-            end_of_word_suffix="</w>",
-            show_progress=False,
-        ),
-    )
-    return Tokenizer(rust, name="end-of-word-bpe")
+    return _read("end_of_word_bpe.json", name="end-of-word-bpe")
+
+
+def _read(file: str, *, name: str) -> Tokenizer:
+    """Return a tokenizer that was trained on `LINES` once and is kept.
+
+    The trainers of WordPiece and of BPE with a suffix number the pieces of words in the order of a
+    hash map, so that they give other tokens in each process.
+    """
+    return Tokenizer(Rust.from_file(str(DATA / file)), name=name)
 
 
 @cache
