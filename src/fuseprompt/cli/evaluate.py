@@ -31,7 +31,7 @@ from fuseprompt.evaluation.metrics.tokens import library_folder
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
 from fuseprompt.evaluation.runs.executors import Executor, LocalExecutor
-from fuseprompt.evaluation.runs.folder import JOURNAL, Run, has_settings, read_settings, write_whole
+from fuseprompt.evaluation.runs.folder import JOURNAL, Run, has_settings, read_settings, write_text
 from fuseprompt.evaluation.runs.grouping import compare_runs
 from fuseprompt.evaluation.runs.journal import newest, read_journal
 from fuseprompt.evaluation.runs.plan import read_shard
@@ -100,7 +100,7 @@ def evaluate_dataset(args: Any) -> int:
             alone = replace(plan, folder=plan.folder / ALONE, resume=True)
             other = _captioned(dataset, replace(settings, group_size=1), alone, open_executor, told)
             agreement = asdict(compare_runs(run, other))
-            write_whole(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
+            write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
         scores = conclude(
             run,
             dataset,

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from fuseprompt.evaluation.runs.folder import JOURNAL, Scope, write_settings
+from fuseprompt.evaluation.runs.folder import JOURNAL, RunSettings, Scope, write_settings
 from fuseprompt.evaluation.runs.journal import Found, Journal, Record
 from fuseprompt.evaluation.runs.plan import Shard
-from fuseprompt.evaluation.runs.settings import RunSettings
 
 
 def run_settings(

@@ -17,10 +17,9 @@ from pathlib import Path
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
 from fuseprompt.evaluation.runs.executors import Done, LocalExecutor, MakeSearcher, Task, do_task
-from fuseprompt.evaluation.runs.folder import Run
+from fuseprompt.evaluation.runs.folder import Run, RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
-from fuseprompt.evaluation.runs.settings import RunSettings
 
 SETTINGS = RunSettings(
     dataset="folder",

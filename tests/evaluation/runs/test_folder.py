@@ -16,7 +16,7 @@ from fuseprompt.evaluation.runs.folder import (
     read_run,
     write_merged,
     write_settings,
-    write_whole,
+    write_text,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Record
 from fuseprompt.evaluation.runs.plan import ALL
@@ -64,10 +64,10 @@ def test_odd_captions_are_a_line_each_and_can_be_scored(tmp_path: Path) -> None:
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
-    write_whole(tmp_path / "file", "old\n")
+    write_text(tmp_path / "file", "old\n")
     with pytest.raises(RunError, match="cannot be written"):
-        write_whole(tmp_path / "none" / "file", "new\n")
+        write_text(tmp_path / "file" / "below", "new\n")
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunError, match="cannot be written"):
-        write_whole(tmp_path / "folder", "new\n")
+        write_text(tmp_path / "folder", "new\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

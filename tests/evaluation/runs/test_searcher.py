@@ -1,11 +1,11 @@
 """What a worker does with models: tiny ones here, the offline ones in the test of the command."""
 
-import fcntl
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.evaluation.datasets import read_dataset
@@ -105,8 +105,7 @@ def test_tables_are_made_by_one_worker_at_a_time(
 ) -> None:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
     models = tiny_models()
-    with (tmp_path / "tables.lock").open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with FileLock(tmp_path / "tables.lock"):
         worker = threading.Thread(target=Captioner, args=(models, SMALL, [""]))
         worker.start()
         worker.join(0.5)

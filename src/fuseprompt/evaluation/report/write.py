@@ -13,7 +13,7 @@ from typing import Any, Final
 from fuseprompt.evaluation.metrics.base import Scores
 from fuseprompt.evaluation.report.gallery import References, make_pages
 from fuseprompt.evaluation.report.table import markdown_table, score_section
-from fuseprompt.evaluation.runs.folder import Run, read_run, write_whole
+from fuseprompt.evaluation.runs.folder import Run, read_run, write_text
 from fuseprompt.evaluation.runs.journal import Found
 from fuseprompt.tasks.caption import WEIGHTS
 from fuseprompt.tasks.models import PAPER
@@ -49,12 +49,12 @@ def write_report(
     weights = weights_of(run)
     written = set()
     for name, page in make_pages(run, weights, references=references):
-        write_whole(folder / name, page)
+        write_text(folder / name, page)
         written.add(name)
     for left_over in folder.glob("gallery*.html"):
         if left_over.name not in written:
             left_over.unlink()
-    write_whole(folder / REPORT, make_report(run, scores))
+    write_text(folder / REPORT, make_report(run, scores))
     return folder / REPORT
 
 

@@ -18,7 +18,7 @@ from fuseprompt.evaluation.metrics.measures import Wanted
 from fuseprompt.evaluation.metrics.parts import Scoring, score_parts
 from fuseprompt.evaluation.metrics.predictions import read_predictions
 from fuseprompt.evaluation.report.write import write_report
-from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_whole
+from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_text
 from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 
 SCORES: Final = "scores.json"
@@ -61,7 +61,7 @@ def conclude(
                 on_note(f"no scores: {error}")
     if scores:
         lines = {part: one.as_json() for part, one in scores.items()}
-        write_whole(run.folder / SCORES, json.dumps(lines, indent=2) + "\n")
+        write_text(run.folder / SCORES, json.dumps(lines, indent=2) + "\n")
     else:
         (run.folder / SCORES).unlink(missing_ok=True)  # They would be those of fewer captions.
     references = {(item.id, item.sentiment): item.references for item in items}

@@ -21,8 +21,10 @@ from fuseprompt.evaluation.runs.executors import Executor
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
     Run,
+    RunSettings,
     Scope,
     check_records,
+    check_same,
     has_settings,
     open_folder,
     read_run,
@@ -42,7 +44,6 @@ from fuseprompt.evaluation.runs.plan import (
     make_jobs,
     take_shard,
 )
-from fuseprompt.evaluation.runs.settings import RunSettings, check_same
 
 #: Bytes of a caption in all files of a run together, and of a report beside them.
 BYTES_PER_CAPTION: Final = 4_000
@@ -258,7 +259,7 @@ def _check_folder(plan: Plan, settings: RunSettings) -> None:
         RunError: If settings or shard differ, or fewer images are asked for than before.
     """
     there, scope = read_settings(plan.folder)
-    check_same(there, settings, where=str(plan.folder))
+    check_same(there, settings, where=plan.folder)
     if scope.shard != plan.shard:
         raise RunError(
             f"{plan.folder}: holds shard {scope.shard}, asked for was {plan.shard}. Give each "

@@ -1,34 +1,77 @@
-"""The folder of a run: lock, settings, journal, and the files that are made of the journal.
+"""The folder of a run: what its captions depend on, its lock, and what is made from its journal.
 
 `captions.jsonl` depends on the captions alone: whatever was killed, retried or sharded, its bytes
-are the same. When, where and how often is in `timing.jsonl`. Nothing is captioned here. Read next:
+are the same. Times, hosts and attempts are in `timing.jsonl`. Nothing is captioned here. Read next:
 `fuseprompt.evaluation.runs.evaluate`.
 """
 
-import fcntl
+import hashlib
 import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
+from filelock import FileLock, Timeout
+
+from fuseprompt.cache import write_atomically
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import id_order
 from fuseprompt.evaluation.runs.journal import Key, Record, newest, read_journal
 from fuseprompt.evaluation.runs.plan import Shard
-from fuseprompt.evaluation.runs.settings import RunSettings
 
 #: Version of the folder's files.
 FORMAT_VERSION: Final = 1
 
 JOURNAL: Final = "journal.jsonl"
 CAPTIONS: Final = "captions.jsonl"
-TIMING: Final = "timing.jsonl"
+_TIMING: Final = "timing.jsonl"
 _SETTINGS: Final = "settings.json"
 _LOCK: Final = "lock"
+
+
+@final
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that a caption of a run depends on, as plain JSON values.
+
+    Which images are captioned, where and by how many workers is not part of it.
+
+    Attributes:
+        dataset: Name of the dataset.
+        split: Name of the split.
+        fingerprint: Hash of the dataset's annotations.
+        models: Id of each model.
+        revisions: What fixes the weights behind each id: a commit, or a hash of files.
+        search: Settings of the search: prefix, weights, proposal, widths, steps.
+        group_size: Images searched together.
+        seed: Seed of the run; a caption's own is derived from it, the image's id and the sentiment.
+        device: Kind of device, "cpu" or "cuda".
+        threads: CPU threads of each worker.
+        versions: Of this package and its libraries.
+    """
+
+    dataset: str
+    split: str
+    fingerprint: str
+    models: Mapping[str, str]
+    revisions: Mapping[str, str]
+    search: Mapping[str, Any]
+    group_size: int
+    seed: int
+    device: str
+    threads: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def hash(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the settings."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @final
@@ -41,8 +84,8 @@ class Scope:
         shard: The part of it in this folder.
         num_shard_jobs: Captions of that part.
         limit: Only the first so many images were asked for, or None.
-        root: Where the dataset lies.
-        sentiment: Tone that the dataset was read with, or None.
+        root: Folder of the dataset.
+        sentiment: Sentiment that the dataset was read with, or None.
     """
 
     num_jobs: int
@@ -56,14 +99,14 @@ class Scope:
 @final
 @dataclass(frozen=True)
 class Run:
-    """What a folder holds.
+    """Content of a folder.
 
     Attributes:
         folder: The folder.
         settings: What the captions depend on.
         scope: Which captions it is meant to hold.
         records: Newest record of each key, in the order of the dataset.
-        num_attempts: Records in the journal, those that were replaced by newer ones included.
+        num_attempts: Records in the journal, replaced ones included.
     """
 
     folder: Path
@@ -78,14 +121,14 @@ class Run:
         return {key: record for key, record in self.records.items() if record.ok}
 
     @property
-    def num_missing(self) -> int:
-        """Captions that the folder is meant to hold and does not."""
-        return max(0, self.scope.num_shard_jobs - len(self.captions))
-
-    @property
     def failures(self) -> dict[Key, Record]:
         """The records of images that failed."""
         return {key: record for key, record in self.records.items() if not record.ok}
+
+    @property
+    def num_missing(self) -> int:
+        """Captions that the folder is meant to hold and does not."""
+        return max(0, self.scope.num_shard_jobs - len(self.captions))
 
 
 def read_run(folder: Path) -> Run:
@@ -104,12 +147,13 @@ def read_run(folder: Path) -> Run:
     records = read_journal(folder / JOURNAL)
     check_records(records, settings, folder)
     latest = newest(records)
-    ordered = {key: latest[key] for key in sorted(latest, key=_order)}
-    return Run(folder, settings, scope, ordered, len(records))
+    # As a dataset does: by id, numbers by value, then by sentiment.
+    keys = sorted(latest, key=lambda key: (*id_order(key[0]), key[1]))
+    return Run(folder, settings, scope, {key: latest[key] for key in keys}, len(records))
 
 
 def check_records(records: Iterable[Record], settings: RunSettings, folder: Path) -> None:
-    """Refuse a journal with captions of other settings than the run's.
+    """Refuse a journal with a record of other settings than the run's.
 
     Args:
         records: Records of the journal.
@@ -126,6 +170,27 @@ def check_records(records: Iterable[Record], settings: RunSettings, folder: Path
                 f"{record.settings}, the run's are {settings.hash}. Files of two runs were mixed: "
                 "caption anew into another folder."
             )
+
+
+def check_same(there: RunSettings, here: RunSettings, *, where: Path) -> None:
+    """Refuse to mix captions that were made with different settings.
+
+    Args:
+        there: Settings of the run on disk.
+        here: Settings that were asked for.
+        where: The run on disk, for the message.
+
+    Raises:
+        RunError: If they differ; it names each difference.
+    """
+    if there.hash == here.hash:
+        return
+    pairs = _differences(asdict(there), asdict(here), "")
+    lines = [f"{name}: {_short(old)} there, {_short(new)} here" for name, old, new in pairs]
+    raise RunError(
+        f"{where} was made with other settings ({'; '.join(lines)}). Use the settings of the run, "
+        "or another folder."
+    )
 
 
 def has_settings(folder: Path) -> bool:
@@ -151,6 +216,7 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
         version, settings, scope = read["format_version"], read["settings"], dict(read["scope"])
         scope["shard"] = Shard(**scope["shard"])
         known = Scope(**scope)
+        names = set(settings)
     except FileNotFoundError:
         raise RunError(
             f"{folder}: no run, there is no {_SETTINGS} in it. Expected a folder that `fuseprompt "
@@ -166,7 +232,12 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
             f"{file}: has format {version}, expected {FORMAT_VERSION}. Use the version of "
             "fuseprompt that made the run."
         )
-    return RunSettings.from_json(settings, where=str(file)), known
+    if differing := names ^ set(RunSettings.__dataclass_fields__):
+        raise RunError(
+            f"{file}: these settings are missing or unknown here: {', '.join(sorted(differing))}. "
+            "The run was made by another version of fuseprompt: finish it with that one."
+        )
+    return RunSettings(**settings), known
 
 
 def write_settings(folder: Path, settings: RunSettings, scope: Scope) -> None:
@@ -174,39 +245,53 @@ def write_settings(folder: Path, settings: RunSettings, scope: Scope) -> None:
     content = {
         "format_version": FORMAT_VERSION,
         "hash": settings.hash,
-        "settings": settings.as_json(),
-        "scope": {**vars(scope), "shard": vars(scope.shard)},
+        "settings": asdict(settings),
+        "scope": asdict(scope),
     }
-    write_whole(folder / _SETTINGS, json.dumps(content, indent=2) + "\n")
+    write_text(folder / _SETTINGS, json.dumps(content, indent=2) + "\n")
 
 
 def write_merged(run: Run) -> None:
     """Write `captions.jsonl` and `timing.jsonl` from the records of a run."""
-    write_whole(
-        run.folder / CAPTIONS, _lines(_caption_line(record) for record in run.captions.values())
-    )
-    write_whole(
-        run.folder / TIMING, _lines(_timing_line(record) for record in run.records.values())
-    )
+    captions = [
+        {
+            "dataset": record.dataset,
+            "id": record.id,
+            "sentiment": record.sentiment,
+            "caption": record.found.caption,
+            "token_ids": record.found.token_ids,
+            # The last digits of a loss vary with the machine.
+            "terms": {name: round(value, 4) for name, value in record.found.terms.items()},
+        }
+        for record in run.captions.values()
+        if record.found is not None
+    ]
+    timing = [
+        {
+            "id": record.id,
+            "sentiment": record.sentiment,
+            "ok": record.ok,
+            "seconds": None if record.found is None else round(record.found.seconds, 3),
+            "attempt": record.attempt,
+            "host": record.host,
+            "time": record.time,
+        }
+        for record in run.records.values()
+    ]
+    for name, rows in ((CAPTIONS, captions), (_TIMING, timing)):
+        write_text(run.folder / name, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the whole of it, or what was there before.
+def write_text(path: Path, text: str) -> None:
+    """Write a text file of a run: a reader sees the whole of it, or what was there before.
 
     Raises:
         RunError: If it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
         # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         raise RunError(
             f"{path}: cannot be written ({error.strerror}). The journal is safe: make room and go "
             "on with --resume."
@@ -215,7 +300,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Make the folder of a run, or open that of an earlier one, and keep all others out of it.
+    """Make the folder of a run, or open that of an earlier one, and lock it.
 
     Args:
         folder: The folder.
@@ -238,29 +323,27 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         raise RunError(
             f"{folder}: is not empty and holds no run. Name an empty folder or a new one."
         )
+    file = folder / _LOCK
+    lock = FileLock(file)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("a+", encoding="utf-8")
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise RunError(
+            f"{folder}: another run is writing to it ({file.read_text().strip() or 'unknown'}). "
+            "Wait for it, stop it, or name another folder."
+        ) from None
     except OSError as error:
-        raise RunError(f"{folder}: cannot be written to ({error.strerror}).") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise RunError(
-                f"{folder}: another run is writing to it ({lock.read().strip() or 'unknown'}). "
-                "Wait for it, stop it, or name another folder."
-            ) from None
-        except OSError as error:
-            raise RunError(
-                f"{folder}: cannot be locked ({error.strerror}), so nothing would keep a second "
-                "run out of it. Name a folder on another file system."
-            ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}\n")
-        lock.flush()
+        raise RunError(
+            f"{folder}: cannot be written to or locked ({error.strerror}). Name a folder that you "
+            "may write to, on another file system if need be."
+        ) from None
+    try:
+        with suppress(OSError):  # Only a message needs it.
+            file.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
         yield
+    finally:
+        lock.release()
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -277,35 +360,15 @@ def _names_in(folder: Path) -> set[str]:
         raise RunError(f"{folder}: cannot be used as a folder ({error.strerror}).") from None
 
 
-def _order(key: Key) -> tuple[Any, ...]:
-    """Return what sorts keys as a dataset does: by id, numbers by value, then by sentiment."""
-    return (*id_order(key[0]), key[1])
+def _differences(there: Any, here: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, old and new value of every leaf that differs."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in sorted({*there, *here}):
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
+    elif there != here:
+        yield name, there, here
 
 
-def _caption_line(record: Record) -> dict[str, Any]:
-    assert record.found is not None  # Only records with a caption come here.
-    return {
-        "dataset": record.dataset,
-        "id": record.id,
-        "sentiment": record.sentiment,
-        "caption": record.found.caption,
-        "token_ids": record.found.token_ids,
-        # The last digits of a loss vary with the machine.
-        "terms": {name: round(value, 4) for name, value in record.found.terms.items()},
-    }
-
-
-def _timing_line(record: Record) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "sentiment": record.sentiment,
-        "ok": record.ok,
-        "seconds": None if record.found is None else round(record.found.seconds, 3),
-        "attempt": record.attempt,
-        "host": record.host,
-        "time": record.time,
-    }
-
-
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."

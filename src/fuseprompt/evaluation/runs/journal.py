@@ -55,7 +55,7 @@ class Record:
     Attributes:
         dataset: Name of the dataset.
         id: The image's id.
-        sentiment: Tone that was asked for, or "".
+        sentiment: Sentiment that was asked for, or "".
         settings: Hash of the settings.
         attempt: How often this image was tried, this time included.
         image: Path of the image.

@@ -13,6 +13,7 @@ from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
     Run,
+    check_same,
     open_folder,
     read_run,
     write_merged,
@@ -20,7 +21,6 @@ from fuseprompt.evaluation.runs.folder import (
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record
 from fuseprompt.evaluation.runs.plan import ALL
-from fuseprompt.evaluation.runs.settings import check_same
 
 
 @final
@@ -56,7 +56,7 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Merged:
     runs = [read_run(folder) for folder in folders]
     first = runs[0]
     for run in runs[1:]:
-        check_same(first.settings, run.settings, where=str(first.folder))
+        check_same(first.settings, run.settings, where=first.folder)
         if run.scope.num_jobs != first.scope.num_jobs:
             raise RunError(
                 f"{first.folder} is part of a run of {first.scope.num_jobs:,} captions, "

@@ -3,21 +3,21 @@
 Read next: `fuseprompt.tasks.caption`.
 """
 
-import fcntl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
+from filelock import FileLock
 from PIL import Image
 
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ImageError
 from fuseprompt.evaluation.datasets.base import Dataset
+from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
-from fuseprompt.evaluation.runs.settings import RunSettings
 from fuseprompt.models.hub import silence_libraries
 from fuseprompt.models.images import open_image
 from fuseprompt.models.revision import revision_of
@@ -215,17 +215,12 @@ def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
 
 @contextmanager
 def _lock_of_tables() -> Iterator[None]:
-    """Hold the lock of the tables in the cache; where nothing can be written there is none to make.
-
-    Yields:
-        Nothing.
-    """
-    try:
+    """Hold the lock of the tables in the cache; where nothing can be written there is none."""
+    lock = FileLock(cache_dir() / "tables.lock")
+    with suppress(OSError):
         cache_dir().mkdir(parents=True, exist_ok=True)
-        file = (cache_dir() / "tables.lock").open("a")
-    except OSError:
+        lock.acquire()
+    try:
         yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    finally:
+        lock.release()
