@@ -9,11 +9,10 @@ compiled models, whose row says what compiling took.
     python benchmarks/gpu.py --out gpu.jsonl
 
 It needs Python 3.11 or 3.12, torch 2.11 and transformers 5.17 or newer. Read next:
-`src/fuseprompt/evaluation/bench_shapes.py`.
+`benchmarks/speed/shapes.py`.
 """
 
 import argparse
-import gzip
 import json
 import os
 import sys
@@ -25,13 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 if TYPE_CHECKING:
     import torch
 
-    from fuseprompt.evaluation.bench_shapes import Setup
-    from fuseprompt.evaluation.bench_vocabularies import Vocabularies
+    from benchmarks.speed.shapes import Setup
+    from benchmarks.speed.vocabularies import Vocabularies
 
 #: Largest relative difference of a term between devices at which the rest is worth measuring.
 USELESS = 1e-3
@@ -120,7 +119,8 @@ def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> in
     """Write all rows; return the exit code."""
     import torch
 
-    from fuseprompt.evaluation.bench_shapes import paper_setup
+    from benchmarks.speed.shapes import paper_setup
+    from benchmarks.speed.vocabularies import load_vocabularies
     from fuseprompt.models.hub import pick_device
     from fuseprompt.search.engine import versions
 
@@ -129,7 +129,7 @@ def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> in
     torch.backends.cudnn.allow_tf32 = False
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     rows.write("machine", device=name, python=sys.version.split()[0], **versions())
-    vocabularies = read_vocabularies()
+    vocabularies = load_vocabularies()
     for shape, with_sentiment in (("paper2", False), ("paper3", True)):
         started = time.monotonic()
         setup = paper_setup(
@@ -151,23 +151,11 @@ def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> in
     return 0
 
 
-def read_vocabularies() -> "Vocabularies":
-    """Return the tokenizers of the files beside this script."""
-    from fuseprompt.evaluation.bench_vocabularies import build_vocabularies
-
-    folder = ROOT / "benchmarks" / "vocabularies"
-    gpt2, clip = (
-        gzip.decompress((folder / f"{name}.json.gz").read_bytes()).decode("utf-8")
-        for name in ("gpt2", "clip")
-    )
-    return build_vocabularies(gpt2, clip)
-
-
 def compare_with_cpu(
     rows: Rows, setup: "Setup", vocabularies: "Vocabularies", *, small: bool
 ) -> float:
     """Write and return the largest relative difference of a term from the CPU's, on 16 texts."""
-    from fuseprompt.evaluation.bench_shapes import paper_setup
+    from benchmarks.speed.shapes import paper_setup
 
     other = paper_setup(vocabularies, with_sentiment=True, small=small)
     words = ("cat", "boat", "lighthouse", "philosopher", "red", "of", "under", "Tuesday")

@@ -113,7 +113,7 @@ def main() -> None:
 
 def read_captions() -> list[str]:
     """Return the captions that come with the package."""
-    from fuseprompt.evaluation.contexts import captions
+    from benchmarks.fidelity.contexts import captions
 
     return [caption for caption, _ in captions()]
 

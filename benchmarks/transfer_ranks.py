@@ -5,7 +5,7 @@
 Writes a table for docs/adapter.md to stdout: ten beginnings of captions, eight target texts each,
 2,000 random new words of the primary, cosine distance of the sentence embedding. The cost is in
 forward passes of the secondary for each context and target. Takes about two minutes on one free
-core. The full study is `fuseprompt fidelity`.
+core. The full study is `python -m benchmarks.fidelity`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Make the two data files of `fuseprompt fidelity` in src/fuseprompt/data.
+"""Make the two data files of `benchmarks/fidelity` in benchmarks/data.
 
 `fidelity_captions.tsv`: 200 COCO captions, each with another caption of the same picture, drawn
 once. `fidelity_pictures.safetensors`: image vectors of the example photos and of the tuning
@@ -10,7 +10,7 @@ package pycocoevalcap:
     unzip pycocoevalcap/spice/spice-1.0.jar coco/annotations/captions_val2014.json
     python training/make_fidelity_data.py coco/annotations/captions_val2014.json DATA_FOLDER
 
-DATA_FOLDER is that of `fetch_data.py`. Licences: src/fuseprompt/data/fidelity.LICENSE.txt.
+DATA_FOLDER is that of `fetch_data.py`. Licences: benchmarks/data/fidelity.LICENSE.txt.
 """
 
 import json
@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-DATA = REPOSITORY / "src" / "fuseprompt" / "data"
+DATA = REPOSITORY / "benchmarks" / "data"
 NUM_CAPTIONS = 200
 #: Caption i is cut after WORDS[i % 3] words.
 WORDS = (3, 8, 15)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fuseprompt
-from fuseprompt.cli import bench, fit, prepare
+from fuseprompt.cli import fit, prepare
 from fuseprompt.cli.main import main
 
 COMMANDS = (
@@ -16,15 +16,12 @@ COMMANDS = (
     ("prepare",),
     ("doctor",),
     ("fit",),
-    ("fidelity",),
     ("explain",),
     ("datasets",),
     ("score",),
     ("evaluate",),
     ("merge",),
     ("reproduce",),
-    ("bench", "fit"),
-    ("bench", "search"),
 )
 
 
@@ -83,8 +80,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
         return lambda *args, **options: seen.append((name, args, options)) or 0
 
     monkeypatch.setattr(fit, "fit", recorder("fit"))
-    monkeypatch.setattr(bench, "bench_fit", recorder("bench_fit"))
-    monkeypatch.setattr(bench, "bench_search", recorder("bench_search"))
     monkeypatch.setattr(prepare, "prepare", recorder("prepare"))
     return seen
 
@@ -109,20 +104,14 @@ def test_options_reach_their_functions(calls, tmp_path) -> None:
         )
         == 0
     )
-    assert main(["bench", "fit", "--words-per-case", "7", "--quiet"]) == 0
     assert main(["prepare", "--force"]) == 0
-    assert main(["bench", "search", "--shapes", "offline", "--json"]) == 0
-    (name, args, options), second, third, fourth = calls
+    (name, args, options), second = calls
     assert (name, args, options["out"]) == ("fit", ("a", "b"), tmp_path)
     assert not options["by_pairs"]
     assert options["rank"] == 2
     assert options["json"]
     assert options["words"] is None
-    assert second[0] == "bench_fit"
-    assert second[2] == {"words_per_case": 7, "prepare": False, "quiet": True, "json": False}
-    assert third == ("prepare", (), {"force": True, "quiet": False, "json": False})
-    assert fourth[0] == "bench_search"
-    assert fourth[2] == {"shapes": "offline", "prepare": False, "quiet": False, "json": True}
+    assert second == ("prepare", (), {"force": True, "quiet": False, "json": False})
 
 
 def test_fit_without_a_folder_is_a_usage_error(calls, capsys) -> None:

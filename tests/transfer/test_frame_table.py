@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseprompt.evaluation.contexts import captions
+from benchmarks.fidelity.contexts import captions
 from fuseprompt.transfer.base import Slots
 from fuseprompt.transfer.frame_table import FRAMES, FrameTable, fingerprint, load_or_make
 from tests.tiny import gpt2

@@ -82,12 +82,8 @@ def _run(args: Any) -> int:
             return _run_fit(options)
         case "explain":
             return _run_explain(options)
-        case "fidelity":
-            return _run_fidelity(options)
-        case "datasets":
-            return _run_datasets(options)
         case _:
-            return _run_bench(options)
+            return _run_datasets(options)
 
 
 def _run_fit(options: Any) -> int:
@@ -106,33 +102,6 @@ def _run_fit(options: Any) -> int:
         rank=options.rank,
         seed=options.seed,
         local_only=options.local_only,
-        quiet=options.quiet,
-        json=options.json,
-    )
-
-
-def _run_bench(options: Any) -> int:
-    from fuseprompt.cli.bench import bench_fit, bench_search
-
-    chosen = options[options.bench]
-    common = {"prepare": chosen.prepare, "quiet": chosen.quiet, "json": chosen.json}
-    if options.bench == "search":
-        return bench_search(shapes=chosen.shapes, **common)
-    return bench_fit(words_per_case=chosen.words_per_case, **common)
-
-
-def _run_fidelity(options: Any) -> int:
-    from fuseprompt.cli.fidelity import fidelity
-
-    return fidelity(
-        pairs=options.pairs,
-        edits=options.edits,
-        contexts=options.contexts,
-        hours=options.hours,
-        transfers=options.transfers,
-        folder=None if options.folder is None else Path(options.folder),
-        plot=None if options.plot is None else Path(options.plot),
-        breakdown=options.breakdown,
         quiet=options.quiet,
         json=options.json,
     )

@@ -10,7 +10,6 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from fuseprompt import __version__
 from fuseprompt.cli.parser_base import TRANSFERS, CommandParser, Device, command_parser
-from fuseprompt.cli.parser_bench import add_bench
 from fuseprompt.cli.parser_data import datasets_parser
 from fuseprompt.cli.parser_reproduce import reproduce_parser
 from fuseprompt.cli.parser_runs import evaluate_parser, merge_parser
@@ -31,7 +30,6 @@ def make_parser() -> ArgumentParser:
         ("doctor", _doctor_parser(), "say what is installed, what is missing and what mends it"),
         ("fit", _fit_parser(), "fit the maps between two models' embeddings"),
         ("explain", _explain_parser(), "show what each transfer proposes at one step, as a page"),
-        ("fidelity", _fidelity_parser(), "judge what proposes tokens by their exact losses"),
         ("datasets", datasets_parser(), "say what datasets need and where to get them; check one"),
         ("evaluate", evaluate_parser(), "caption a dataset, score it and write a report"),
         ("merge", merge_parser(), "join the shards of a run, score the whole"),
@@ -39,7 +37,6 @@ def make_parser() -> ArgumentParser:
         ("score", score_parser(), "score captions against those of people: BLEU to CIDEr-D"),
     ):
         commands.add_subcommand(name, sub, help=about)
-    add_bench(commands)
     return parser
 
 
@@ -171,27 +168,6 @@ def _fit_parser() -> ArgumentParser:
     add("--rank", type=PositiveInt, default=None, help="tubal rank of the maps")
     add("--seed", type=int, default=0, help="which words are taken and which held out")
     add("--local-only", action="store_true", help="do not download models")
-    return parser
-
-
-def _fidelity_parser() -> ArgumentParser:
-    parser = command_parser(
-        "fuseprompt fidelity [OPTIONS]",
-        "Judge how well each transfer orders tokens; exact losses are computed once and kept.",
-    )
-    add = parser.add_argument
-    add(
-        "--pairs",
-        default="offline:sentence,offline:image-text",
-        help="secondaries, with commas; also offline:sentiment, offline:sentence-bpe",
-    )
-    add("--edits", default="append", help="append, replace, or both with a comma")
-    add("--contexts", type=PositiveInt, default=4, help="contexts for each secondary and edit")
-    add("--hours", type=PositiveFloat, default=None, help="compute no more after so long")
-    add("--transfers", default=None, metavar="NAMES", help="judge only these, with commas")
-    add("--folder", default=None, metavar="FOLDER", help="where exact losses are kept")
-    add("--plot", default=None, metavar="FILE.png", help="draw recall against evaluations")
-    add("--breakdown", action="store_true", help="tables by words of context and by pieces, too")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks, and the published procedure as their baseline.
+"""Datasets, metrics, runs over a dataset, their report, and a page that explains one step.
 
-Read next: `fuseprompt.evaluation.bench`.
+Read next: `fuseprompt.evaluation.datasets`.
 """

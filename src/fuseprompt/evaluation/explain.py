@@ -15,7 +15,6 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import SearchError
-from fuseprompt.evaluation.statistics import rank_correlation
 from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.search.batch import Beams, Candidates
 from fuseprompt.search.candidates import TokenClasses
@@ -310,6 +309,16 @@ def _view(
         totals=tuple(proposals.predicted.tolist()),
         images=dict(zip(words.tolist(), predicted.tolist(), strict=True)),
         ranks=tuple(rank.get(int(judged.tokens[i])) for i in best),
-        rho=rank_correlation(predicted[likely].argsort(stable=True), exact),
+        rho=rank_correlation(predicted[likely], exact),
         cost=cost,
     )
+
+
+def rank_correlation(predicted: Float[Tensor, " n"], exact: Float[Tensor, " n"]) -> float:
+    """Return Spearman's rho of predictions, equal ones in order, and exact losses sharing ranks."""
+    place = predicted.argsort(stable=True).argsort(stable=True).double()
+    _, inverse, counts = torch.unique(exact, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0).double() - (counts.double() + 1) / 2)[inverse]
+    if len(exact) < 2 or len(counts) < 2:
+        return 0.0
+    return float(torch.corrcoef(torch.stack([place, ranks]))[0, 1])

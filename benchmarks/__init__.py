@@ -1,0 +1,1 @@
+"""Studies and benchmarks of fuseprompt. They are no part of the installed package."""

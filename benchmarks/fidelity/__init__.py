@@ -1,0 +1,1 @@
+"""How well each transfer orders tokens, against their exact losses."""

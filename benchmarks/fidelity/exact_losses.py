@@ -1,0 +1,261 @@
+"""The truth cache: the exact loss of every eligible token in a context, kept on disk.
+
+Computing it takes minutes a context; a transfer is then judged against it in seconds. A file holds
+one context for one secondary *tower* (similarity and image-text share one) and is written at once
+or not at all, so that a run may be stopped at any time. Its name carries a fingerprint of all that
+it depends on. This file judges nothing. Read next: `benchmarks.fidelity.models`.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from benchmarks.fidelity.contexts import Context
+from fuseprompt.models.base import CausalModel
+from fuseprompt.objective.bound_term import Term
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.tokenizer import Tokenizer
+
+FORMAT_VERSION: Final = 1
+
+#: Texts in one call of the secondary; bounds the memory.
+_CHUNK: Final = 4096
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Exact losses of all eligible tokens of one context.
+
+    Tokens whose texts are equal for the secondary share a row.
+
+    Attributes:
+        context: The place.
+        tokens: Eligible primary tokens, ascending, shape (c,).
+        log_probs: The language model's, of each token after the text left of it, shape (c,).
+        rows: Row of each token's text, shape (c,).
+        nll_sum: Negative log-likelihood of the context's own tokens left of the place, in nats.
+        num_scored: How many tokens that sum has.
+        features: The secondary's output for each text, half precision, shape (r, o).
+        losses: By objective: exact loss against each target, shape (t, r).
+        targets: By objective: the target vectors, shape (t, o).
+        seconds: What the secondary took.
+    """
+
+    context: Context
+    tokens: Int[Tensor, " c"]
+    log_probs: Float[Tensor, " c"]
+    rows: Int[Tensor, " c"]
+    nll_sum: float
+    num_scored: int
+    features: Float[Tensor, "r o"]
+    losses: Mapping[str, Float[Tensor, "t r"]]
+    targets: Mapping[str, Float[Tensor, "t o"]]
+    seconds: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tower:
+    """A secondary with the objectives that share its outputs.
+
+    Attributes:
+        name: Part of the file names.
+        digest: Changes whenever the model does.
+        terms: By objective, all with the same model.
+    """
+
+    name: str
+    digest: str
+    terms: Mapping[str, Term]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Primary:
+    """The language model with the digest of its weights.
+
+    Attributes:
+        digest: Changes whenever the model does.
+        model: The language model.
+    """
+
+    digest: str
+    model: CausalModel
+
+
+def eligible(
+    primary: Tokenizer, secondary: Tokenizer, context: Context
+) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"], PaddedIds]:
+    """Return the eligible tokens, the row of each, and the secondary's ids of each row.
+
+    Eligible is every token of printable ASCII whose text survives the primary's round trip;
+    special tokens, written out or not, are left out (contracts, section 6). In the middle of a text
+    only tokens that begin a word count: any other would change the word to the left as well.
+
+    Args:
+        primary: The language model's tokenizer.
+        secondary: The secondary's.
+        context: The place.
+
+    Returns:
+        Tokens in ascending order, rows, and framed ids of distinct rows.
+    """
+    specials = (*primary.special_texts, *secondary.special_texts)
+    asked = [
+        (i, context.left + t + context.right)
+        for i, t in enumerate(primary.token_texts)
+        if t and t.isascii() and t.isprintable() and (not context.right or _begins_word(t))
+    ]
+    asked = [(i, text) for i, text in asked if not any(s in text for s in specials)]
+    left, right = primary.encode(context.left), primary.encode(context.right)
+    back = primary.encode_batch([text for _, text in asked])
+    kept = [
+        (i, text) for (i, text), ids in zip(asked, back, strict=True) if ids == [*left, i, *right]
+    ]
+    row_of: dict[tuple[int, ...], int] = {}
+    encoded = secondary.encode_batch([text for _, text in kept])
+    rows = [row_of.setdefault(tuple(ids), len(row_of)) for ids in encoded]
+    ids = PaddedIds.from_lists([secondary.frame(row) for row in row_of])
+    return torch.tensor([i for i, _ in kept]), torch.tensor(rows), ids
+
+
+def _begins_word(text: str) -> bool:
+    return len(text) > 1 and text[0] == " " and text[1] != " "
+
+
+def compute(
+    primary: Primary, tower: Tower, context: Context, targets: Mapping[str, Float[Tensor, "t o"]]
+) -> Truth:
+    """Compute the exact losses of one context.
+
+    Args:
+        primary: The language model.
+        tower: The secondary.
+        context: The place.
+        targets: By objective of the tower.
+
+    Returns:
+        The truth.
+    """
+    model = next(iter(tower.terms.values())).model
+    tokenizer = primary.model.tokenizer
+    tokens, rows, ids = eligible(tokenizer, model.tokenizer, context)
+    left = tokenizer.encode(context.left)
+    log_probs = primary.model.next_log_probs(torch.tensor([left]))[0].cpu()[tokens]
+    follows = primary.model.nll([left], [0])[0][:-1]
+    start = time.perf_counter()
+    outputs = _outputs(tower, ids)
+    seconds = time.perf_counter() - start
+    losses = {
+        name: torch.stack(
+            [term.compare(outputs, t.expand(len(outputs), -1)) for t in targets[name]]
+        )
+        for name, term in tower.terms.items()
+    }
+    return Truth(
+        context,
+        tokens,
+        log_probs,
+        rows,
+        float(follows.double().sum()),
+        len(follows),
+        outputs.half(),
+        losses,
+        dict(targets),
+        seconds,
+    )
+
+
+@torch.no_grad()
+def _outputs(tower: Tower, ids: PaddedIds) -> Float[Tensor, "r o"]:
+    model = next(iter(tower.terms.values())).model
+    order = torch.argsort(ids.lengths, stable=True)
+    parts = [model.outputs(ids[chunk]).float().cpu() for chunk in torch.split(order, _CHUNK)]
+    return torch.cat(parts)[torch.argsort(order)]
+
+
+def file_name(
+    primary: Primary, tower: Tower, context: Context, targets: Mapping[str, Float[Tensor, "t o"]]
+) -> str:
+    """Return the name of a truth's file, which carries the fingerprint of all it depends on."""
+    tokenizer = next(iter(tower.terms.values())).model.tokenizer
+    facts: Sequence[object] = (
+        FORMAT_VERSION,
+        primary.digest,
+        primary.model.tokenizer.fingerprint,
+        tower.digest,
+        tokenizer.fingerprint,
+        context,
+        sorted(targets),
+    )
+    digest = hashlib.sha256("\0".join(str(f) for f in facts).encode())
+    for name in sorted(targets):
+        digest.update((targets[name] * 1e4).round().to(torch.int32).numpy().tobytes())
+    return f"{tower.name}-{context.edit}-{context.index:03d}-{digest.hexdigest()[:12]}.safetensors"
+
+
+def save(truth: Truth, file: Path) -> None:
+    """Write a truth; a reader sees the whole file or none."""
+    from safetensors.torch import save_file
+
+    facts = {
+        "format": FORMAT_VERSION,
+        "index": truth.context.index,
+        "edit": truth.context.edit,
+        "left": truth.context.left,
+        "right": truth.context.right,
+        "nll_sum": truth.nll_sum,
+        "num_scored": truth.num_scored,
+        "seconds": truth.seconds,
+    }
+    tensors = {
+        "tokens": truth.tokens.int(),
+        "log_probs": truth.log_probs.float(),
+        "rows": truth.rows.int(),
+        "features": truth.features,
+        **{f"losses.{name}": value.float() for name, value in truth.losses.items()},
+        **{f"targets.{name}": value.float() for name, value in truth.targets.items()},
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.{os.getpid()}.part")
+    contiguous = {name: value.contiguous() for name, value in tensors.items()}
+    save_file(contiguous, partial, {"facts": json.dumps(facts)})
+    partial.replace(file)
+
+
+def read(file: Path) -> Truth | None:
+    """Return the truth in a file; None if there is none, or a damaged one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            facts = json.loads(opened.metadata()["facts"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+
+    def of(kind: str) -> dict[str, Tensor]:
+        return {n.removeprefix(kind): t for n, t in tensors.items() if n.startswith(kind)}
+
+    return Truth(
+        Context(facts["index"], facts["edit"], facts["left"], facts["right"]),
+        tensors["tokens"].long(),
+        tensors["log_probs"],
+        tensors["rows"].long(),
+        facts["nll_sum"],
+        facts["num_scored"],
+        tensors["features"],
+        of("losses."),
+        of("targets."),
+        facts["seconds"],
+    )

@@ -1,0 +1,1 @@
+"""What a fit and a search cost, beside the published procedure."""

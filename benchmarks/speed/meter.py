@@ -1,0 +1,189 @@
+"""How long model forwards take in a search, and how many tokens they read.
+
+The engine is not touched: hooks on all modules of the process see every forward pass, also those of
+caches that call a model layer by layer. What a perfect cache would have read is computed afterwards
+from the texts themselves. Read next: `benchmarks.speed.search`.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.objective.objective import BoundObjective, Objective
+from fuseprompt.search.batch import Candidates
+from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.proposers import ProposalSetting, Proposer, Step
+from fuseprompt.text.tokenizer import Tokenizer
+
+
+@final
+@dataclass
+class ForwardMeter:
+    """Counts while `running`.
+
+    Attributes:
+        seconds: Wall time inside forward passes of any module.
+        tokens: Tokens read by embedding layers, by the shape (rows, width) of their matrix.
+    """
+
+    seconds: float = 0.0
+    tokens: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _depth: int = 0
+    _since: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count all forward passes of this process in this block."""
+        handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            self._depth = 0
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._depth == 0:
+            self._since = time.perf_counter()
+        self._depth += 1
+        # Only a batch of ids has two axes; a whole vocabulary is asked for along one.
+        if isinstance(module, nn.Embedding) and args and args[0].dim() == 2:
+            shape = (module.num_embeddings, module.embedding_dim)
+            self.tokens[shape] += args[0].numel()
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._since
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """What one step of a search asked the models.
+
+    Attributes:
+        beams: Texts of the beams.
+        rows: Beam of each candidate.
+        texts: Text of each candidate.
+    """
+
+    beams: tuple[str, ...]
+    rows: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Recording:
+    """The setting of a proposer that keeps what was asked.
+
+    Attributes:
+        inner: Who proposes.
+        asked: Grows by one entry a step.
+    """
+
+    inner: ProposalSetting
+    asked: list[Asked] = field(default_factory=list, repr=False, compare=False)
+
+    def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
+        """Return the proposer of one search."""
+        return _RecordingProposer(self.inner.start(bound, classes), self.asked)
+
+
+@final
+@dataclass(frozen=True)
+class _RecordingProposer:
+    inner: Proposer
+    asked: list[Asked]
+
+    @property
+    def rounds(self) -> int:
+        return self.inner.rounds
+
+    def propose(self, step: Step) -> Candidates:
+        found = self.inner.propose(step)
+        self.asked.append(Asked(step.beams.texts, tuple(found.rows.tolist()), tuple(found.texts)))
+        return found
+
+    def observe(
+        self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
+    ) -> None:
+        self.inner.observe(step, candidates, losses)
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """Rows of ids that one model reads in one step, and the tokens of all of them."""
+
+    rows: int
+    tokens: int
+
+    @property
+    def length(self) -> int:
+        """Mean tokens of a row, rounded."""
+        return max(1, round(self.tokens / max(self.rows, 1)))
+
+
+def least_work(objective: Objective, asked: Sequence[Asked]) -> dict[str, tuple[Work, ...]]:
+    """Return what each model reads at least if every text is asked once and all caches are perfect.
+
+    A causal language model reads the tokens that a beam gained; of CLIP's causal text tower,
+    a candidate costs the tokens that it does not share with the beginning of its beam's text; a
+    bidirectional encoder reads every text whole.
+
+    Args:
+        objective: The objective.
+        asked: What a search asked.
+
+    Returns:
+        The work of each step, by term.
+    """
+    work = {objective.fluency.name: tuple(_least_of_primary(objective.primary.tokenizer, asked))}
+    for term in objective.terms:
+        is_causal = isinstance(term.model, CausalLM) or (
+            isinstance(term.model, ClipModel) and term.model.padded_to is None
+        )
+        work[term.name] = tuple(
+            _least_of_secondary(term.model.tokenizer, step, is_causal=is_causal) for step in asked
+        )
+    return work
+
+
+def _least_of_primary(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[Work]:
+    before: list[tuple[int, ...]] = []
+    for step in asked:
+        beams = list(dict.fromkeys(map(tuple, tokenizer.encode_batch(step.beams))))
+        known = [max((_shared(old, ids) for old in before), default=0) for ids in beams]
+        yield Work(len(beams), sum(map(len, beams)) - sum(known))
+        before = beams
+
+
+def _least_of_secondary(tokenizer: Tokenizer, step: Asked, *, is_causal: bool) -> Work:
+    beams = [tokenizer.frame(ids) for ids in tokenizer.encode_batch(step.beams)]
+    texts = [tuple(tokenizer.frame(ids)) for ids in tokenizer.encode_batch(step.texts)]
+    beam_of = dict(zip(texts, step.rows, strict=True))
+    known = [_shared(beams[row], ids) if is_causal else 0 for ids, row in beam_of.items()]
+    return Work(len(beam_of), sum(map(len, beam_of)) - sum(known))
+
+
+def _shared(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many ids two rows share at their beginning."""
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

@@ -1,0 +1,307 @@
+"""What a search costs, beside the published procedure (`python -m benchmarks.speed search`).
+
+Both sides search from one prefix, with the same models in one process, ours first. The ceiling is
+what the bare forward passes of the same run would allow if every text were read once and every
+cache were perfect (`least_work`). Each shape has a process of its own. No number is asserted here.
+Read next: `benchmarks.speed.published_search`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+import torch
+
+from benchmarks.speed.meter import Asked, ForwardMeter, Recording, Work, least_work
+from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
+from benchmarks.speed.published_search import PublishedSearch, search_published
+from benchmarks.speed.shapes import SETUPS, Setup
+from fuseprompt.errors import ProblemError
+from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.models.encoder import TOKENS_PER_PASS
+from fuseprompt.objective.objective import Objective
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.engine import minimize
+from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.words import default_words
+from fuseprompt.transfer.fit import FitSettings, fit_adapter
+
+#: Numbers of problems that are searched together.
+PROBLEMS: Final = (1, 4, 16)
+_STEPS: Final = 2
+_REPEATS: Final = 3
+_BEAM_WIDTH: Final = 5
+#: Words for the published side's maps: their number changes no step.
+_FIT: Final = FitSettings(words_per_case=256, min_words=16)
+_FIT_WORDS: Final = 4000
+
+
+@final
+@dataclass(frozen=True)
+class Widths:
+    """Candidates per beam.
+
+    Attributes:
+        ours: Where our rate is measured, in one search.
+        scaling: Where several numbers of problems are compared.
+        published: Where the published procedure's rate is measured, in one step of one beam.
+        steps: Steps of the one search.
+    """
+
+    ours: int
+    scaling: int
+    published: int
+    steps: int = 4
+
+
+#: The paper's 512 where the run ends in time with it.
+WIDTHS: Final[Mapping[str, Widths]] = {
+    "paper2": Widths(512, 128, 128),
+    "paper3": Widths(512, 64, 96, steps=2),
+    "offline": Widths(512, 64, 256, steps=2),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Scaling:
+    """A number of problems searched together, two steps.
+
+    Attributes:
+        problems: How many.
+        seconds_per_caption: Seconds divided by their number.
+        peak_mb: Peak memory so far beyond the imported libraries, weights included, in MiB.
+    """
+
+    problems: int
+    seconds_per_caption: float
+    peak_mb: float
+
+
+@final
+@dataclass(frozen=True)
+class SearchBench:
+    """Speed of a search at one shape.
+
+    Attributes:
+        shapes: Name of the shape.
+        published_candidates_per_s: Candidates that the published procedure scores per second.
+        ours_candidates_per_s: The same of `minimize`, one problem, everything included.
+        ratio: The second over the first.
+        ceiling_ratio: Our rate over the rate that bare forward passes would allow.
+        forward_share: Share of our wall time inside forward passes.
+        token_efficiency: Tokens that perfect caches would read over those that were read.
+        peak_mb: Peak memory of our side beyond the imported libraries, weights included, in MiB.
+        scaling: Several problems at once, two steps.
+    """
+
+    shapes: str
+    published_candidates_per_s: float
+    ours_candidates_per_s: float
+    ratio: float
+    ceiling_ratio: float
+    forward_share: float
+    token_efficiency: float
+    peak_mb: float
+    scaling: tuple[Scaling, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """One search of ours.
+
+    Attributes:
+        seconds: Wall time of `minimize`.
+        candidates: Candidates scored exactly.
+        meter: Its forward passes.
+        asked: What it asked.
+    """
+
+    seconds: float
+    candidates: int
+    meter: ForwardMeter
+    asked: tuple[Asked, ...]
+
+
+def bench_search(shapes: Sequence[str]) -> Iterator[SearchBench]:
+    """Measure shapes, each in its own process, one after the other.
+
+    Args:
+        shapes: Names of `SETUPS`.
+
+    Yields:
+        The result of each.
+
+    Raises:
+        ProblemError: If there is no such shape.
+        FuseError: If one fails, or the offline models were not prepared.
+    """
+    unknown = sorted(set(shapes) - set(SETUPS))
+    if unknown or not shapes:
+        raise ProblemError(f"shapes: expected some of {', '.join(SETUPS)}, got {unknown}.")
+    for name in shapes:
+        row = run_in_child(
+            __name__,
+            f"measure_shape({name!r})",
+            what=f"The shape {name}",
+            hint="It needs 5 GB of memory.",
+        )
+        scaling = tuple(Scaling(**point) for point in row.pop("scaling"))
+        yield SearchBench(**row, scaling=scaling)
+
+
+def measure_shape(name: str) -> dict[str, Any]:
+    """Measure a shape; the body of the child processes.
+
+    Args:
+        name: A name of `SETUPS`.
+
+    Returns:
+        A `SearchBench` as plain values.
+    """
+    before = resident_mb()
+    return asdict(measure(name, SETUPS[name](), WIDTHS[name], memory_before=before))
+
+
+def measure(
+    name: str,
+    setup: Setup,
+    widths: Widths,
+    *,
+    counts: Sequence[int] = PROBLEMS,
+    memory_before: float = 0.0,
+) -> SearchBench:
+    """Measure both sides on a setup.
+
+    Args:
+        name: Name in the result.
+        setup: Models and problems.
+        widths: Candidates per beam.
+        counts: Numbers of problems to compare, smallest first: a peak of memory never falls.
+        memory_before: Resident memory before the models were built, in MiB.
+
+    Returns:
+        The result.
+    """
+    # Tables that serve all problems are made in a first search, which is not counted.
+    search(setup, width=8, count=1, first=10_000)
+    scaling = []
+    for count in counts:
+        run = search(setup, width=widths.scaling, count=count, first=100 * count)
+        peak = peak_mb() - memory_before
+        scaling.append(Scaling(count, round(run.seconds / count, 3), round(peak, 1)))
+    # As often as every bare pass, since the fastest of each is compared.
+    runs = [
+        search(setup, width=widths.ours, count=1, first=5000 + i, steps=widths.steps)
+        for i in range(_REPEATS)
+    ]
+    ours = min(runs, key=lambda run: run.seconds / run.candidates)
+    peak = peak_mb() - memory_before
+    work = least_work(setup.objective, ours.asked)
+    rate = ours.candidates / ours.seconds
+    published = published_rate(setup, widths.published)
+    least_tokens = sum(step.tokens for steps in work.values() for step in steps)
+    return SearchBench(
+        shapes=name,
+        published_candidates_per_s=round(published, 2),
+        ours_candidates_per_s=round(rate, 1),
+        ratio=round(rate / published, 1),
+        ceiling_ratio=round(bare_seconds(setup.objective, work) / ours.seconds, 3),
+        forward_share=round(ours.meter.seconds / ours.seconds, 3),
+        token_efficiency=round(least_tokens / tokens_read(setup.objective, ours.meter), 3),
+        peak_mb=round(peak, 1),
+        scaling=tuple(scaling),
+    )
+
+
+def search(setup: Setup, *, width: int, count: int, first: int = 0, steps: int = _STEPS) -> Run:
+    """Search with our engine.
+
+    Args:
+        setup: Models and problems.
+        width: Candidates per beam.
+        count: Problems, searched together.
+        first: Seed of the first problem.
+        steps: Tokens that are appended.
+
+    Returns:
+        What it took.
+    """
+    recording = Recording(TransferProposer(setup.transfer, search_width=width))
+    # No full stop finishes a text, so that every step has all its beams.
+    method = AutoDAN(steps, recording, strategy=BeamSearch(_BEAM_WIDTH), max_end_nats=-1.0)
+    problems = setup.problems(count, first=first)
+    meter = ForwardMeter()
+    with meter.running():
+        started = time.perf_counter()
+        results = minimize(setup.objective, method, problems, group_size=count)
+        seconds = time.perf_counter() - started
+    candidates = sum(entry.evaluations for r in results for entry in r.history)
+    return Run(seconds, candidates, meter, tuple(recording.asked))
+
+
+def published_rate(setup: Setup, width: int) -> float:
+    """Return how many candidates the published procedure scores per second.
+
+    Args:
+        setup: Models and problems.
+        width: Candidates of its one step.
+    """
+    objective = setup.objective
+    words = default_words()[:_FIT_WORDS]
+    tables = {
+        term.name: fit_adapter(objective.primary, term.model, words=words, settings=_FIT)
+        for term in objective.terms
+    }
+    problem = setup.problems(1, first=9000)[0]
+    search_published(objective, problem, PublishedSearch(1, 16, _BEAM_WIDTH, tables))
+    found = search_published(objective, problem, PublishedSearch(1, width, _BEAM_WIDTH, tables))
+    return found.num_candidates / found.seconds
+
+
+def tokens_read(objective: Objective, meter: ForwardMeter) -> int:
+    """Return the tokens that all models of an objective read, counted once for a shared matrix."""
+    models = [objective.primary, *(term.model for term in objective.terms)]
+    shapes = {(m.vocabulary.shape[0], m.vocabulary.shape[1]) for m in models}
+    return sum(meter.tokens[shape] for shape in shapes)
+
+
+def bare_seconds(objective: Objective, work: Mapping[str, Sequence[Work]]) -> float:
+    """Return the seconds of bare forward passes over so much work, the fastest of three each.
+
+    Args:
+        objective: The objective.
+        work: Rows and tokens of each step, by term.
+    """
+    total = sum(
+        step.tokens * _bare_seconds_per_token(objective.primary, step)
+        for step in work[objective.fluency.name]
+    )
+    for term in objective.terms:
+        total += sum(
+            step.tokens * _bare_seconds_per_token(term.model, step) for step in work[term.name]
+        )
+    return total
+
+
+def _bare_seconds_per_token(model: CausalModel | TextModel, work: Work) -> float:
+    """Return the seconds per token of a pass with as many rows as fit one, of mean length."""
+    length = work.length
+    rows = max(1, min(work.rows, TOKENS_PER_PASS // length))
+    times = []
+    for seed in range(_REPEATS):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(len(model.vocabulary), (rows, length), generator=generator)
+        suffix = model.tokenizer.suffix_ids[-1:]
+        ids[:, length - len(suffix) :] = torch.tensor(suffix)
+        started = time.perf_counter()
+        if isinstance(model, CausalModel):
+            model.next_log_probs(ids)
+        else:
+            model.outputs(PaddedIds(ids, torch.full((rows,), length)))
+        times.append(time.perf_counter() - started)
+    return min(times) / (rows * length)

@@ -1,0 +1,88 @@
+"""Statistics, against hand-made cases and textbook definitions."""
+
+import math
+
+import pytest
+import torch
+
+from benchmarks.fidelity.statistics import (
+    estimate,
+    rank_correlation,
+    recall,
+    regret,
+    shared_ranks,
+)
+
+
+def test_rank_correlation_of_the_exact_order_is_one_and_of_its_reverse_minus_one() -> None:
+    exact = torch.tensor([0.3, 0.1, 0.9, 0.5])
+    order = exact.argsort()
+    assert rank_correlation(order, exact) == pytest.approx(1.0)
+    assert rank_correlation(order.flip(0), exact) == pytest.approx(-1.0)
+
+
+def test_rank_correlation_is_the_textbook_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact, guess = torch.randn(2, 50, generator=generator)
+    gaps = exact.argsort().argsort() - guess.argsort().argsort()
+    textbook = 1 - 6 * float(gaps.double().square().sum()) / (50 * (50**2 - 1))
+    assert rank_correlation(guess.argsort(), exact) == pytest.approx(textbook)
+
+
+def test_rank_correlation_without_spread_is_zero() -> None:
+    assert rank_correlation(torch.arange(3), torch.ones(3)) == 0.0
+    assert rank_correlation(torch.arange(1), torch.ones(1)) == 0.0
+
+
+def test_equal_values_share_their_mean_rank() -> None:
+    ranks = shared_ranks(torch.tensor([5.0, 1.0, 5.0, 0.0]))
+    torch.testing.assert_close(ranks, torch.tensor([2.5, 1.0, 2.5, 0.0]).double())
+
+
+def test_recall_counts_the_best() -> None:
+    exact = torch.arange(100.0)
+    assert recall(exact[:5], exact) == 0.5
+    assert recall(exact[10:], exact) == 0.0
+    assert recall(exact, exact) == 1.0
+    assert recall(exact[:0], exact) == 0.0
+
+
+def test_recall_of_fewer_than_ten() -> None:
+    exact = torch.arange(4.0)
+    assert recall(exact[:1], exact) == 0.25
+    assert recall(exact[:0], exact[:0]) == 1.0
+
+
+def test_ties_at_the_tenth_place_do_not_exceed_one() -> None:
+    exact = torch.zeros(30)
+    assert recall(exact, exact) == 1.0
+
+
+def test_regret_is_zero_for_the_best_and_one_for_the_median() -> None:
+    exact = torch.arange(101.0)
+    assert regret(exact[:1], exact) == 0.0
+    assert regret(exact[50:], exact) == 1.0
+    assert regret(exact[:0], exact) == 1.0
+    assert regret(torch.ones(2), torch.ones(5)) == 0.0
+
+
+def test_interval_covers_the_mean_of_a_known_distribution_about_95_times_of_100() -> None:
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(200):
+        found = estimate(torch.randn(20, generator=generator))
+        assert found.low <= found.value <= found.high
+        covered += found.low <= 0.0 <= found.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_two_contexts_have_no_interval() -> None:
+    found = estimate(torch.tensor([1.0, 3.0]))
+    assert found.value == 2.0
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_the_same_values_have_the_same_interval() -> None:
+    values = torch.linspace(0, 1, 12)
+    assert estimate(values) == estimate(values)

@@ -1,0 +1,85 @@
+"""The plain search and the fast one agree: same losses, same best candidate, same texts."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from benchmarks.speed.published_search import (
+    NearestToken,
+    PublishedSearch,
+    exact_losses,
+    search_published,
+)
+from fuseprompt.errors import ProblemError
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.terms import ImageText
+from fuseprompt.search.autodan import AutoDAN
+from fuseprompt.search.batch import Beams
+from fuseprompt.search.candidates import TokenClasses
+from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
+from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.transfer.controls import NoTransfer
+from fuseprompt.transfer.fit import FitSettings, fit_adapter
+from tests.search.fixtures import PREFIX, objective, problems
+from tests.tiny import clip, gpt2
+
+EVERY_TOKEN = 100_000
+
+
+def new_words() -> torch.Tensor:
+    """Return which of the primary's tokens begin a new word."""
+    vocabulary = gpt2().vocabulary
+    return TokenClasses(gpt2().tokenizer, len(vocabulary)).new_words
+
+
+def search_ours(steps: int, proposer: TransferProposer) -> Beams:
+    method = AutoDAN(steps=steps, proposer=proposer, strategy=BeamSearch(2), max_end_nats=-1.0)
+    bound = objective().bind(problems()[:1])
+    state = method.init(bound)
+    for _ in range(steps):
+        state = method.step(state)
+    return state.beams
+
+
+def test_both_searches_find_the_same_beams_among_all_new_words():
+    proposer = TransferProposer(NoTransfer(), search_width=EVERY_TOKEN, num_continuations=0)
+    beams = search_ours(3, proposer)
+    settings = PublishedSearch(3, EVERY_TOKEN, 2, tokens=new_words())
+    found = search_published(objective(), problems()[0], settings)
+    assert found.texts == beams.texts
+    assert_close(torch.tensor(found.losses), beams.losses, rtol=1e-5, atol=1e-5)
+    assert found.num_candidates == int(new_words().sum()) * (1 + 2 + 2)
+
+
+def test_losses_of_continuations_agree_too():
+    bound = objective().bind(problems()[:1])
+    beams = search_ours(2, LanguageModelProposer(search_width=8))
+    ids = beams.token_ids.to_lists()
+    for text, row, loss in zip(beams.texts, ids, beams.losses, strict=True):
+        embeds = gpt2().vocabulary[torch.tensor([row])]
+        given = len(gpt2().tokenizer.encode(problems()[0].prefix))
+        exact = exact_losses(
+            bound, embeds, num_given=given, nearest=NearestToken(gpt2().vocabulary)
+        )
+        assert gpt2().tokenizer.decode(row) == text
+        assert_close(exact[0], loss, rtol=1e-5, atol=1e-5)
+
+
+def test_a_gradient_through_the_adapter_moves_the_proposals():
+    texts = gpt2().tokenizer.token_texts
+    words = [texts[i].strip() for i in torch.nonzero(new_words()).flatten().tolist()]
+    table = fit_adapter(gpt2(), clip(), words=words, settings=FitSettings(min_words=8))
+    plain = PublishedSearch(1, 4, 4, tokens=new_words())
+    with_gradient = PublishedSearch(1, 4, 4, {"image": table}, new_words())
+    heavy = Objective([Fluency(gpt2()), ImageText(clip(), weight=1000.0)])
+    problem = Problem("red", {"image": problems()[0].targets["image"]}, PREFIX)
+    found = [search_published(heavy, problem, s) for s in (plain, with_gradient)]
+    assert [f.num_candidates for f in found] == [4, 4]
+    assert set(found[0].texts) != set(found[1].texts)
+
+
+def test_an_empty_prefix_is_refused():
+    problem = Problem("a", problems()[0].targets)
+    with pytest.raises(ProblemError, match="begins with a prefix, got ''"):
+        search_published(objective(), problem)
