@@ -22,7 +22,7 @@ from fuseprompt.tasks.models import OFFLINE, load_models
 from fuseprompt.tasks.transfers import transfer_named
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-TRANSFERS = ("none", "random", "context-free", "direct", "sum", "best")
+TRANSFERS = ("none", "random", "context-free", "direct", "best")
 
 
 def main() -> None:

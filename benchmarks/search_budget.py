@@ -39,7 +39,7 @@ _NEVER = -1e9
 _ROWS = 32
 _LM_CURVE = ((512, (LM,)), (16, (LM,)), (256, (LM,)))
 _FIRST_ARMS = tuple(arm for arm in MAIN_ARMS if not arm.startswith("random"))
-_KEY_ARMS = ("table", "surrogate", "direct + table", "direct")
+_KEY_ARMS = ("table", "anchored words", "direct")
 #: How many problems, and what is run for five of them at a time; one sweep after the other, so that
 #: a part of all is useful.
 SWEEPS: Sequence[tuple[int, Sequence[tuple[int, Sequence[str]]]]] = (

@@ -31,7 +31,7 @@ COLUMNS: Final = (
 )
 
 #: What the others are compared with.
-RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16", "frames")
+RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16", "anchored-words")
 
 #: Recall of the best ten within 64 and 512, rho, regret at 16 (contracts, section 6).
 GOALS: Final[Mapping[str, Mapping[str, float]]] = {

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.fidelity.exact_losses import Primary, Tower, Truth
 from benchmarks.fidelity.models import PAIRS, Cell, Models, OnCell, truths
 from benchmarks.fidelity.rankers import Ask, BoundRanker, Place, Question, Ranker
-from benchmarks.fidelity.results_cache import MeasuredCache
+from benchmarks.fidelity.results_cache import ResultsCache
 from benchmarks.fidelity.statistics import (
     Estimate,
     estimate,
@@ -187,7 +187,7 @@ def measure(
     Returns:
         All measurements.
     """
-    cache = MeasuredCache(folder)
+    cache = ResultsCache(folder)
     tables: dict[str, RetokenizationTable] = {}
     found = []
     for cell, truth in truths(models, cells, folder, hours=hours, on_cell=on_cell):

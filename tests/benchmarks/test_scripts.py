@@ -124,17 +124,6 @@ def test_an_interval_holds_the_mean_and_repeats_itself() -> None:
     assert interval([1.0] * 5, draws=100) == (1.0, 1.0)
 
 
-def test_ranks_and_recall_of_transfers() -> None:
-    from transfer_ranks import rank_correlation, recall
-
-    true = torch.arange(100.0)
-    assert rank_correlation(true, true**3) == pytest.approx(1.0)
-    assert rank_correlation(true, -true) == pytest.approx(-1.0)
-    assert recall(true, true, 10) == 1.0
-    assert recall(-true, true, 64) == 0.0
-    assert recall(true.roll(5), true, 10) == 0.5
-
-
 def test_the_report_of_the_photos_counts_named_things(tmp_path, capsys) -> None:
     from example_captions import report
     from journal import Journal

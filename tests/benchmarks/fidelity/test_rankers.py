@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from benchmarks.fidelity.adaptive import ROUNDS, SurrogateRanker
 from benchmarks.fidelity.arms import all_rankers, default_name
 from benchmarks.fidelity.exact_losses import compute
 from benchmarks.fidelity.models import context_of, plan, targets_of
@@ -133,24 +132,3 @@ def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> 
     assert not any("," in name for name in names)  # --transfers takes them with commas.
     assert default_name() in names
     assert {"none", "random", "context-free", "tproduct", "direct-16", "direct-64"} <= set(names)
-
-
-def test_a_surrogate_asks_for_each_candidate_once_and_ranks_what_it_knows_exactly(
-    setting, tmp_path
-) -> None:
-    truth, place, bound, model = setting
-    ranker = SurrogateRanker(WordTable(tmp_path), "surrogate", words=WordTable(tmp_path))
-    chosen = torch.nonzero(place.is_new).flatten()
-    exact = truth.losses["similarity"][2, chosen]
-    asked: list[int] = []
-
-    def ask(positions):
-        asked.extend(positions.tolist())
-        return exact[positions]
-
-    known = Question(place, 2, chosen, torch.zeros(len(chosen)), 1.0)
-    ranking = ranker.bind(model, bound.table, bound).order(known, ask)
-    assert len(asked) == len(set(asked)) == min(sum(ROUNDS), len(chosen))
-    assert ranking.order.sort().values.tolist() == list(range(len(chosen)))
-    if len(asked) == len(chosen):
-        assert bool((exact[ranking.order].diff() >= 0).all())

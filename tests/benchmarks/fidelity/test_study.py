@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from benchmarks.fidelity import report
-from benchmarks.fidelity import results_cache as measured_module
 from benchmarks.fidelity.contexts import Context
 from benchmarks.fidelity.models import plan
 from benchmarks.fidelity.rankers import (
@@ -17,11 +16,10 @@ from benchmarks.fidelity.rankers import (
     Ranking,
     TransferRanker,
 )
-from benchmarks.fidelity.results_cache import code_digest
 from benchmarks.fidelity.study import compare, figures, judge, measure, pool, summarise
 from fuseprompt.errors import FuseError
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer import CommonWords, RetokenizedTransfer, SumTransfer, WordTable
+from fuseprompt.transfer import CommonWords, RetokenizedTransfer
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 
 CELLS = plan([("sentence", "append"), ("sentiment", "append")], 3)
@@ -180,34 +178,9 @@ def test_a_second_run_asks_no_ranker(measured, monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.fidelity.study.measure_context", fail)
     again = measure(tiny_models(), CELLS, folder, rankers[1:], secondaries=SECONDARIES)
     assert sorted(map(repr, again)) == sorted(repr(r) for r in rows if r.ranker != "oracle")
-
-
-def test_changed_code_is_measured_anew_and_other_code_is_not(monkeypatch) -> None:
-    direct = TransferRanker(RetokenizedTransfer(), "direct")
-    table = TransferRanker(WordTable(), "table")
-    before = code_digest(direct), code_digest(table)
-    assert before[0] != before[1]
-    read = measured_module._source
-
-    def changed(name):
-        return read(name) + b"#" * (name == "fuseprompt.transfer.retokenized")
-
-    monkeypatch.setattr(measured_module, "_source", changed)
-    assert code_digest(direct) != before[0]
-    assert code_digest(table) == before[1]
-
-
-def test_what_a_transfer_imports_belongs_to_its_code(monkeypatch) -> None:
-    both = TransferRanker(SumTransfer(), "best")
-    before = code_digest(both)
-    for name in ("word_table", "retokenized", "linearise", "combined", "base"):
-        monkeypatch.setattr(
-            measured_module, "_source", lambda n, name=name: n.encode() * (1 + n.endswith(name))
-        )
-        changed = code_digest(both)
-        monkeypatch.setattr(measured_module, "_source", lambda n: n.encode())
-        assert changed != code_digest(both)
-    assert before
+    other = TransferRanker(RetokenizedTransfer(CommonWords(2)), "direct-16", "common-1", None)
+    with pytest.raises(AssertionError, match="measured before"):
+        measure(tiny_models(), CELLS, folder, [other], secondaries=SECONDARIES)
 
 
 def test_json_rows_are_those_of_the_contracts(measured) -> None:
