@@ -3,8 +3,7 @@
 Random weights of the real sizes and the vocabularies in `benchmarks/vocabularies`; nothing is
 downloaded and no file outside the checkout is read or written. First the losses of the same texts
 are compared with those of the CPU; then each row is printed, and appended to `--out`, as soon as it
-is there. What does not fit into `--minutes` is left out and said so. Last comes one search with
-compiled models, whose row says what compiling took.
+is there. What does not fit into `--minutes` is left out and said so.
 
     python benchmarks/gpu.py --out gpu.jsonl
 
@@ -49,7 +48,6 @@ class Sizes:
         beam_width: Beams.
         counts: Captions at once.
         forward_rows: Rows of a bare forward pass.
-        backend: What compiles the models of the last search.
     """
 
     small: bool
@@ -58,17 +56,14 @@ class Sizes:
     beam_width: int
     counts: tuple[int, ...]
     forward_rows: int
-    backend: str
 
 
 #: The paper's settings (section 4.2), 16 tokens.
 PAPER = Sizes(
     small=False, steps=16, search_width=512, beam_width=5, counts=(1, 64), forward_rows=2048,
-    backend="inductor",
 )  # fmt: skip
 SMALL = Sizes(
     small=True, steps=2, search_width=16, beam_width=2, counts=(1, 2), forward_rows=32,
-    backend="eager",
 )  # fmt: skip
 
 
@@ -79,14 +74,13 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--small", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing after so long")
-    parser.add_argument("--uncompiled", action="store_true", help="leave the compiled models out")
     args = parser.parse_args()
     rows = Rows(args.out, time.monotonic() + 60.0 * args.minutes)
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".gpu-") as scratch:
         # What the package keeps between runs stays inside the checkout.
         os.environ["FUSEPROMPT_CACHE"] = scratch
         sizes = SMALL if args.small else PAPER
-        return measure(rows, args.device, sizes, compiles=not args.uncompiled)
+        return measure(rows, args.device, sizes)
 
 
 class Rows:
@@ -115,7 +109,7 @@ class Rows:
                 file.write(line + "\n")
 
 
-def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> int:
+def measure(rows: Rows, device_name: str, sizes: Sizes) -> int:
     """Write all rows; return the exit code."""
     import torch
 
@@ -144,10 +138,6 @@ def measure(rows: Rows, device_name: str, sizes: Sizes, *, compiles: bool) -> in
             measure_forwards(rows, setup, sizes, device)
         for count in sizes.counts:
             measure_search(rows, shape, setup, sizes, count=count, device=device)
-    if compiles:
-        compiled = setup.compiled(backend=sizes.backend)
-        count = sizes.counts[-1]
-        measure_search(rows, shape, compiled, sizes, count=count, device=device, compiled=True)
     return 0
 
 
@@ -205,7 +195,6 @@ def measure_search(
     *,
     count: int,
     device: "torch.device",
-    compiled: bool = False,
 ) -> None:
     """Write seconds per caption for so many captions at once; what is made once was made before."""
     import torch
@@ -216,7 +205,6 @@ def measure_search(
     from fuseprompt.search.strategies import BeamSearch
 
     facts = {"shapes": shape, "problems": count, "search_width": sizes.search_width}
-    facts |= {"compiled": True} if compiled else {}
     if rows.seconds_left <= 0:
         rows.write("left out", **facts)
         return
@@ -236,8 +224,7 @@ def measure_search(
         return sum(entry.evaluations for r in results for entry in r.history)
 
     started = time.monotonic()
-    # Compiled passes meet all their lengths first.
-    search(sizes.steps if compiled else 2, 1000)
+    search(2, 1000)
     warm_up = time.monotonic() - started
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -7,7 +7,7 @@ the look-up and not for the numbers. Read next: `benchmarks.speed.search`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,7 +20,6 @@ from benchmarks.speed.vocabularies import Vocabularies, load_vocabularies
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
-from fuseprompt.models.compiled import Backend
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
@@ -50,16 +49,6 @@ class Setup:
     objective: Objective
     transfer: Transfer
     prefix: str = PREFIX
-
-    def compiled(self, *, backend: Backend = "inductor") -> "Setup":
-        """Return the same with compiled models, which share their weights.
-
-        Args:
-            backend: The compiler.
-        """
-        terms: list[Any] = [self.objective.fluency, *self.objective.terms]
-        quick = [replace(t, model=t.model.compiled(backend=backend)) for t in terms]
-        return replace(self, objective=Objective(quick))
 
     def problems(self, count: int, *, first: int = 0) -> list[Problem]:
         """Return problems with pictures of noise.

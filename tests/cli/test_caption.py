@@ -18,7 +18,6 @@ from fuseprompt.cli.main import main
 from fuseprompt.cli.parser_base import UsageError, reword
 from fuseprompt.search.engine import Progress
 from fuseprompt.tasks.caption import SENTIMENT_TEMPERATURE
-from fuseprompt.tasks.models import load_models
 from tests.tasks.fixtures import save_models, save_pictures
 
 KEYS = [
@@ -151,19 +150,6 @@ def test_only_unreadable_images_fail_before_any_model_is_loaded(run, tmp_path, m
     assert [line["image"] for line in output.lines] == [str(tmp_path / "none.png"), ""]
     assert "no such file" in output.err
     assert "An image was named ''" in output.err
-
-
-def test_models_are_compiled_where_asked(run, tmp_path, monkeypatch) -> None:
-    asked = []
-
-    def load_plain(ids, *, compiled: bool, **settings):
-        asked.append(compiled)
-        return load_models(ids, **settings)
-
-    monkeypatch.setattr("fuseprompt.cli.caption.load_models", load_plain)
-    (file,) = save_pictures(tmp_path, "a.png")
-    assert [run(file, "--json", *more).code for more in ((), ("--compile",))] == [0, 0]
-    assert asked == [False, True]
 
 
 def test_a_folder_is_captioned_in_name_order(run, tmp_path) -> None:

@@ -1,10 +1,10 @@
-"""What rows of ids share at their beginning, counted by hand; layers are paired in order."""
+"""What rows of ids share at their beginning, counted by hand."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseprompt.models.key_values import count_bytes, count_shared, pair_up
+from fuseprompt.models.key_values import count_bytes, count_shared
 
 ROWS = st.lists(st.integers(0, 2), min_size=0, max_size=6)
 
@@ -22,8 +22,6 @@ def test_every_row_is_compared_with_every_other() -> None:
     assert count_shared(left[:, None], right[None]).tolist() == [[2, 0, 1], [1, 0, 2]]
 
 
-def test_layers_are_paired_in_order() -> None:
-    tensors = [torch.full((1, 2), float(i)) for i in range(6)]
-    paired = pair_up(tensors)
-    assert [(int(k[0, 0]), int(v[0, 0])) for k, v in paired] == [(0, 3), (1, 4), (2, 5)]
-    assert count_bytes(paired) == 6 * 2 * 4
+def test_bytes_are_those_of_all_layers() -> None:
+    layer = (torch.zeros(1, 2), torch.zeros(1, 2))
+    assert count_bytes([layer] * 3) == 6 * 2 * 4

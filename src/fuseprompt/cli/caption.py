@@ -78,7 +78,6 @@ def run(args: Any) -> int:
             ids,
             with_sentiment=args.sentiment is not None,
             device=args.device,
-            compiled=args.compile,
         )
         beam_width, search_width = search_size(args.models, args.beam_width, args.search_width)
         settings = CaptionSettings(

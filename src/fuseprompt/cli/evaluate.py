@@ -212,7 +212,7 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
     )
     device = kind if args.device == "auto" else str(args.device)
     ids = model_ids(args.models)
-    make = MakeCaptioner(ids, settings, sentiments, device, threads, compiled=args.compile)
+    make = MakeCaptioner(ids, settings, sentiments, device, threads)
     return make, num_workers
 
 

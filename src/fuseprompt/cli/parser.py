@@ -113,11 +113,6 @@ def _caption_parser() -> ArgumentParser:
     add("--group-size", metavar="N", type=PositiveInt, default=4, help="images searched together")
     add("--seed", metavar="N", type=int, default=0, help="seed")
     add("--device", metavar="NAME", type=Device, default="auto", help="auto, cpu or cuda")
-    add(
-        "--compile",
-        action="store_true",
-        help="compile the models' passes; pays on a GPU, if at all",
-    )
     add("--out", default=None, metavar="FILE", help="write JSON lines there too")
     add("--prepare", action="store_true", help="make the offline models first if need be")
     return parser

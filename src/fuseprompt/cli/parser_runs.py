@@ -113,11 +113,6 @@ def add_worker_options(parser: ArgumentParser) -> None:
     """Add what decides who does the work, and when it ends."""
     add = parser.add_argument
     add("--device", type=Device, default="auto", metavar="NAME", help="auto, cpu or cuda")
-    add(
-        "--compile",
-        action="store_true",
-        help="compile the models' passes, a setting of the run; pays on a GPU, if at all",
-    )
     add("--executor", choices=("local", "ray"), default="local", help="processes, or a Ray cluster")
     add(
         "--workers",

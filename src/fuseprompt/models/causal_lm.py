@@ -8,7 +8,7 @@ fluent (`fuseprompt.objective.fluency`).
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, final
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import put_beginning
-from fuseprompt.models.compiled import Backend, CompiledPass, compile_rows
-from fuseprompt.models.key_values import KeyValues, pair_up
+from fuseprompt.models.key_values import KeyValues
 from fuseprompt.models.passes import PassSize
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds, concatenate
@@ -56,8 +55,6 @@ class CausalLM:
         #: What stands before every text: what the tokenizer itself puts there, or a prompt.
         self.begin_ids: tuple[int, ...] = tokenizer.prefix_ids
         self._source: str | None = None
-        self._quick: Callable[[Tensor], Tensor] | None = None
-        self._quick_step: CompiledPass | None = None
         self._held.try_out(lambda ids: module(input_ids=ids).logits)
         self.max_length: int = self._held.max_length
         self.notes: tuple[str, ...] = self._held.notes
@@ -161,24 +158,11 @@ class CausalLM:
             loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         )
 
-    def compiled(self, *, backend: Backend = "inductor") -> "CausalLM":
-        """Return this model with compiled forward passes, those of `nll` excepted.
-
-        Args:
-            backend: The compiler.
-        """
-        model = copy(self)
-        model._quick = compile_rows(self._next_log_probs, name=self.name, backend=backend)
-        if self.can_continue:
-            model._quick_step = CompiledPass(self._step, name=self.name, backend=backend)
-        return model
-
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the log-probabilities of the token after each row of framed ids, shape (b, v)."""
-        compute, quick = self._next_log_probs, self._quick
-        return self._held.outputs(compute, token_ids, embeds=embeds, quick=quick)
+        return self._held.outputs(self._next_log_probs, token_ids, embeds=embeds)
 
     def continuation_nll(
         self,
@@ -246,23 +230,9 @@ class CausalLM:
         Returns:
             Log-probabilities of the next token, shape (b, v), and keys and values of all tokens.
         """
-        ids = token_ids.to(self._held.device)
-        # Nearly all passes of a search: one new token behind what is known.
-        if self._quick_step is None or past is None or ids.shape[1] > 1:
-            return self._continue(ids, past)
-        keys, values = zip(*past, strict=True)
-        log_probs, *grown = self._quick_step((ids, *keys, *values))
-        return log_probs, pair_up(grown)
-
-    def _step(self, ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        """Continue, with keys and values of all layers in a row: the keys, then the values."""
-        log_probs, grown = self._continue(ids, pair_up(past))
-        keys, values = zip(*grown, strict=True)
-        return (log_probs, *keys, *values)
-
-    def _continue(self, ids: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
         from transformers import DynamicCache
 
+        ids = token_ids.to(self._held.device)
         # A new object each time: the library's caches grow in place. Its layers append by
         # concatenation, so the tensors of `past` stay as they are.
         cache = DynamicCache()

@@ -4,8 +4,6 @@ Not here: the loss of a wanted label (`fuseprompt.objective.terms`). Read next:
 `fuseprompt.models.image_text`.
 """
 
-from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.compiled import Backend, compile_rows
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.models.selftest import repeated_labels
 from fuseprompt.text.retokenize import PaddedIds
@@ -52,7 +49,6 @@ class Classifier:
         self.name = name
         self.tokenizer = tokenizer
         self._held = Pretrained(module, tokenizer, name=name)
-        self._quick: Callable[[Tensor], Tensor] | None = None
         self._held.try_out(self._compute)
         self.max_length: int = self._held.max_length
         self.notes: tuple[str, ...] = self._held.notes
@@ -72,16 +68,6 @@ class Classifier:
         module, tokenizer = load_pretrained(path, Auto, local_only=local_only, device=device)
         return cls(module, tokenizer, name=name or str(path))
 
-    def compiled(self, *, backend: Backend = "inductor") -> "Classifier":
-        """Return this model with compiled forward passes (`fuseprompt.models.compiled`).
-
-        Args:
-            backend: The compiler.
-        """
-        model = copy(self)
-        model._quick = compile_rows(self._compute, name=self.name, backend=backend)
-        return model
-
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The embedding layer applied to every id, shape (v, d)."""
@@ -91,7 +77,7 @@ class Classifier:
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the logits of each row of framed ids, shape (b, labels)."""
-        return self._held.outputs(self._compute, token_ids, embeds=embeds, quick=self._quick)
+        return self._held.outputs(self._compute, token_ids, embeds=embeds)
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
         logits: Tensor = self._held.module(input_ids=ids).logits

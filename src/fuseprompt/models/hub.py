@@ -32,7 +32,6 @@ def load(
     *,
     local_only: bool = False,
     device: str | torch.device = "auto",
-    compiled: bool = False,
 ) -> Model:
     """Load a model by id.
 
@@ -41,8 +40,6 @@ def load(
             Hugging Face Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
-        compiled: Whether forward passes go through `torch.compile`, which takes tens of seconds
-            when they first run (`fuseprompt.models.compiled`).
 
     Returns:
         A causal language model, an image-text model, a classifier or a sentence encoder, by what
@@ -57,11 +54,7 @@ def load(
     Example:
         lm, image_text = load("offline:lm"), load("offline:image-text")
     """
-    model = _load_plain(str(model_id), local_only, pick_device(device))
-    return model.compiled() if compiled else model
-
-
-def _load_plain(name: str, local_only: bool, target: torch.device) -> Model:
+    name, target = str(model_id), pick_device(device)
     if name.startswith("offline:"):
         return _load_offline(name, target)
     if name.endswith(".gguf") and Path(name).is_file():

@@ -5,8 +5,7 @@ and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image 
 stand-in). Read next: `fuseprompt.objective.terms`.
 """
 
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel, replaced_embeddings
-from fuseprompt.models.compiled import Backend, compile_rows
 from fuseprompt.models.encoder import run_by_length
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.models.selftest import check_output
@@ -63,14 +61,6 @@ class TwoTowerModel:
         self.tokenizer: Tokenizer = text.tokenizer
         self.max_length: int = text.max_length
         self.notes: tuple[str, ...] = text.notes
-
-    def compiled(self, *, backend: Backend = "inductor") -> "TwoTowerModel":
-        """Return this model with compiled passes of its text tower.
-
-        Args:
-            backend: The compiler.
-        """
-        return TwoTowerModel(self._text.compiled(backend=backend), self._image, name=self.name)
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
@@ -123,7 +113,6 @@ class ClipModel:
         self._processor = processor
         text_side = getattr(module, "text_model", module)
         self._held = Pretrained(module, tokenizer, name=name, text_side=text_side)
-        self._quick: Callable[[Tensor], Tensor] | None = None
         self._held.try_out(self._compute)
         self.max_length: int = self._held.max_length
         self.padded_to: int | None = self.max_length if self._reads_padding() else None
@@ -155,18 +144,6 @@ class ClipModel:
         processor = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
         return cls(module, tokenizer, processor, name=name or str(path))
 
-    def compiled(self, *, backend: Backend = "inductor") -> "ClipModel":
-        """Return this model with compiled passes of its text side, padded texts excepted.
-
-        Args:
-            backend: The compiler.
-        """
-        model = copy(self)
-        model._quick = compile_rows(self._compute, name=self.name, backend=backend)
-        if self._tower is not None:
-            model._tower = self._tower.compiled(name=self.name, backend=backend)
-        return model
-
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The text side's embedding layer applied to every id, shape (v, d)."""
@@ -177,7 +154,7 @@ class ClipModel:
     ) -> Float[Tensor, "b o"]:
         """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
         if self.padded_to is None:
-            return self._held.outputs(self._compute, token_ids, embeds=embeds, quick=self._quick)
+            return self._held.outputs(self._compute, token_ids, embeds=embeds)
         return run_by_length(
             self._compute_padded,
             token_ids,

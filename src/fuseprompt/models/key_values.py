@@ -5,7 +5,7 @@ alike have those of the beginning in common. Nothing is kept here (`fuseprompt.m
 and `fuseprompt.models.tower_cache` do). Read next: `fuseprompt.models.prefix_cache`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from jaxtyping import Int
 from torch import Tensor
@@ -13,12 +13,6 @@ from torch import Tensor
 #: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
 #: of tokens, and all that later tokens need of them. Never changed, only selected from.
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
-
-
-def pair_up(tensors: Sequence[Tensor]) -> KeyValues:
-    """Return keys and values of each layer from a row of all keys, then all values."""
-    half = len(tensors) // 2
-    return tuple(zip(tensors[:half], tensors[half:], strict=True))
 
 
 def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:

@@ -91,7 +91,6 @@ class Pretrained:
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
         padded_to: int = 1,
-        quick: Callable[[Int[Tensor, "b s"]], Float[Tensor, "b o"]] | None = None,
     ) -> Float[Tensor, "b o"]:
         """Run a forward pass over framed ids, rows of equal length together.
 
@@ -101,7 +100,6 @@ class Pretrained:
             embeds: Stand in for the ids' embeddings, shape (b, s, d); the result is differentiable
                 in them and in nothing else.
             padded_to: Tokens that a row counts at least, so that costly passes stay small.
-            quick: Does as `compute` where nothing stands in for the embeddings: compiled passes.
 
         Returns:
             One vector per row, shape (b, o), in fp32.
@@ -110,7 +108,7 @@ class Pretrained:
         def forward(ids: Tensor, part: Tensor | None) -> Tensor:
             if part is None:
                 with torch.no_grad():
-                    return (quick or compute)(ids)
+                    return compute(ids)
             with replaced_embeddings(self.text_side, part):
                 return compute(ids)
 

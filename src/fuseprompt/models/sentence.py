@@ -6,8 +6,6 @@ class labels (`classifier`).
 """
 
 import json
-from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.compiled import Backend, compile_rows
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -55,7 +52,6 @@ class SentenceEncoder:
         self.tokenizer = tokenizer
         self.pools_first = pools_first
         self._held = Pretrained(module, tokenizer, name=name)
-        self._quick: Callable[[Tensor], Tensor] | None = None
         self._held.try_out(self._compute)
         self.max_length: int = self._held.max_length
         self.notes: tuple[str, ...] = self._held.notes
@@ -90,16 +86,6 @@ class SentenceEncoder:
             tokenizer.max_length = min(settings.max_length, limit or settings.max_length)
         return cls(module, tokenizer, pools_first=settings.pools_first, name=name)
 
-    def compiled(self, *, backend: Backend = "inductor") -> "SentenceEncoder":
-        """Return this model with compiled forward passes (`fuseprompt.models.compiled`).
-
-        Args:
-            backend: The compiler.
-        """
-        model = copy(self)
-        model._quick = compile_rows(self._compute, name=self.name, backend=backend)
-        return model
-
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The embedding layer applied to every id, shape (v, d)."""
@@ -109,7 +95,7 @@ class SentenceEncoder:
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the normalised sentence vector of each row of framed ids, shape (b, o)."""
-        return self._held.outputs(self._compute, token_ids, embeds=embeds, quick=self._quick)
+        return self._held.outputs(self._compute, token_ids, embeds=embeds)
 
     def encode(self, texts: list[str]) -> Float[Tensor, "b o"]:
         """Return the normalised vectors of texts, shape (b, o)."""

@@ -9,7 +9,6 @@ remembered here. Read next: `fuseprompt.models.tower_cache`.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
@@ -18,8 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.compiled import Backend, CompiledPass
-from fuseprompt.models.key_values import KeyValues, count_bytes, pair_up
+from fuseprompt.models.key_values import KeyValues, count_bytes
 from fuseprompt.models.passes import PassSize
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -135,25 +133,6 @@ class TextTower:
         self.device = device
         self.size = size
         self.token_bytes = 0
-        self._quick: CompiledPass | None = None
-
-    def compiled(self, *, name: str, backend: Backend) -> "TextTower":
-        """Return this tower with `go_on` compiled.
-
-        Args:
-            name: What error messages call the model.
-            backend: The compiler.
-        """
-
-        def compute(
-            ids: Tensor, rows: Tensor, kept: Tensor, *key_values: Tensor
-        ) -> tuple[Tensor, ...]:
-            # Without spans, whose number would be compiled in: a copy of its stem for each row.
-            return (self._go_on(ids, pair_up(key_values), rows, kept, []),)
-
-        tower = copy(self)
-        tower._quick = CompiledPass(compute, name=name, backend=backend)
-        return tower
 
     @torch.no_grad()
     def start(self, stems: PaddedIds) -> KeyValues:
@@ -186,28 +165,14 @@ class TextTower:
         """
         spans = _runs(rows) if self.device.type == "cpu" else []
         ids, rows, kept = (t.to(self.device) for t in (token_ids, rows, kept))
-        with _attention(self._config):
-            if self._quick is None:
-                return self._go_on(ids, stems, rows, kept, spans)
-            keys, values = zip(*stems, strict=True)
-            return self._quick((ids, rows, kept), (*keys, *values))[0]
-
-    def _go_on(
-        self,
-        ids: Int[Tensor, "b s"],
-        stems: KeyValues,
-        rows: Int[Tensor, " b"],
-        kept: Int[Tensor, " b"],
-        spans: list[tuple[int, int]],
-    ) -> Float[Tensor, "b o"]:
-        """Do as `go_on` does, on the tower's device."""
         length, width = ids.shape[1], stems[0][0].shape[2]
         at = torch.arange(max(length, width), device=self.device)
         known = (at[:width] < kept[:, None])[:, None, None].expand(-1, 1, length, -1)
         own = (at[:length] <= at[:length, None]).expand(len(ids), 1, -1, -1)
         now = _Pass(stems, rows, torch.cat([known, own], dim=-1), spans)
         positions = kept[:, None] + at[:length]
-        return self._compute(ids, position_ids=positions, stem_pass=now).float()
+        with _attention(self._config):
+            return self._compute(ids, position_ids=positions, stem_pass=now).float()
 
 
 def _runs(rows: Int[Tensor, " b"]) -> list[tuple[int, int]]:

@@ -105,7 +105,6 @@ def load_models(
     with_sentiment: bool = False,
     device: str | torch.device = "auto",
     local_only: bool = False,
-    compiled: bool = False,
 ) -> CaptionModels:
     """Load the models of a caption.
 
@@ -114,7 +113,6 @@ def load_models(
         with_sentiment: Whether to load the classifier too.
         device: "auto" (a GPU if there is one), or a torch device.
         local_only: Never ask the Hub, only its local cache.
-        compiled: Whether forward passes go through `torch.compile`; see `load`.
 
     Returns:
         The models.
@@ -124,7 +122,7 @@ def load_models(
     """
 
     def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:
-        model = load(model_id, device=device, local_only=local_only, compiled=compiled)
+        model = load(model_id, device=device, local_only=local_only)
         if not isinstance(model, kind):
             raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
         return model

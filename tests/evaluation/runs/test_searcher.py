@@ -8,9 +8,8 @@ import pytest
 from filelock import FileLock
 
 from fuseprompt.errors import ImageError, ProblemError
-from fuseprompt.evaluation.datasets import read_dataset
 from fuseprompt.evaluation.runs.plan import Job
-from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner, settings_of
+from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
 from fuseprompt.tasks.caption import Caption, CaptionSettings, caption
 from fuseprompt.tasks.models import model_ids
 from fuseprompt.transfer.controls import RandomTransfer
@@ -85,19 +84,6 @@ def test_a_worker_loads_its_models_itself(tmp_path: Path) -> None:
     make = MakeCaptioner(ids, SMALL, ("",), "cpu", 1)
     (found,) = make(0).search(jobs(tmp_path, "a.png"))
     assert found.text.startswith("An image of ")
-
-
-def test_compiled_models_are_a_setting_of_the_run(tmp_path: Path) -> None:
-    save_pictures(tmp_path, "a.png")
-    ids, dataset = (
-        model_ids(str(save_models(tmp_path / "models"))),
-        read_dataset("folder", tmp_path),
-    )
-    plain = settings_of(MakeCaptioner(ids, SMALL, ("",), "cpu", 1), dataset)
-    compiled = settings_of(MakeCaptioner(ids, SMALL, ("",), "cpu", 1, compiled=True), dataset)
-    assert "compiled" not in plain.search
-    assert compiled.search == {**plain.search, "compiled": True}
-    assert compiled.hash != plain.hash
 
 
 def test_tables_are_made_by_one_worker_at_a_time(

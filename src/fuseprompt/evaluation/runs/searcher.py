@@ -44,7 +44,6 @@ class MakeCaptioner:
         sentiments: Tones that will be asked for; "" is none.
         device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
         threads: CPU threads.
-        compiled: Whether the models' forward passes are compiled.
     """
 
     ids: ModelIds
@@ -52,7 +51,6 @@ class MakeCaptioner:
     sentiments: tuple[str, ...]
     device: str
     threads: int
-    compiled: bool = False
 
     def __call__(self, number: int) -> "Captioner":
         """Return the searcher of a worker.
@@ -72,7 +70,6 @@ class MakeCaptioner:
             self.ids,
             with_sentiment=any(s for s in self.sentiments),
             device=device,
-            compiled=self.compiled,
         )
         return Captioner(models, self.settings, self.sentiments)
 
@@ -96,8 +93,6 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     weights = {**WEIGHTS, **make.settings.weights}
     if not is_toned:
         del weights["sentiment"], search["sentiment_temperature"]
-    if make.compiled:  # Left out otherwise, so that runs of before can be finished.
-        search["compiled"] = True
     return RunSettings(
         dataset=dataset.name,
         split=dataset.split,
