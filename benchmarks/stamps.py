@@ -24,9 +24,9 @@ import torch
 from journal import Journal, shard
 from tune_weights import Rule, open_on_white, outcome, search
 
-from fuseprompt.models.conse import ImageTower, class_text
-from fuseprompt.models.offline import offline_folder
 from fuseprompt.objective.objective import Problem
+from fuseprompt.offline.image_tower import ImageTower, class_text
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.engine import minimize
 from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models

@@ -23,9 +23,9 @@ from sentiment import chosen_pictures, unused_stamps
 from stamps import judge
 from tune_weights import open_on_white
 
-from fuseprompt.models.conse import ImageTower, class_text
-from fuseprompt.models.offline import offline_folder
 from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.offline.image_tower import ImageTower, class_text
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.engine import minimize
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models

@@ -21,11 +21,11 @@ import torch
 from journal import Journal, is_named, shard
 from PIL import Image
 
-from fuseprompt.models.conse import ImageTower
 from fuseprompt.models.image_text import TwoTowerModel
-from fuseprompt.models.offline import offline_folder
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.objective import BoundObjective, Problem
+from fuseprompt.offline.image_tower import ImageTower
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.autodan import AutoDAN, AutoDANState
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models

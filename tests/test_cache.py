@@ -95,3 +95,21 @@ def test_a_file_gets_the_usual_rights_and_may_have_a_long_name(tmp_path: Path) -
     usual.write_text("")
     write_atomically(long, "")
     assert long.stat().st_mode == usual.stat().st_mode
+
+
+def test_the_cache_folder_follows_the_three_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", "/one")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
+    assert cache.cache_dir() == Path("/one")
+    monkeypatch.delenv("FUSEPROMPT_CACHE")
+    assert cache.cache_dir() == Path("/two/fuseprompt")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/three")
+    assert cache.cache_dir() == Path("/three/.cache/fuseprompt")
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/three")
+    assert cache.cache_dir() == Path("/three/.cache/fuseprompt")

@@ -104,7 +104,7 @@ def banned_code(source: str, *, may_load: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_no_source_file_does_what_is_banned(path: Path) -> None:
-    may_load = "prepare" in path.parts
+    may_load = "offline" in path.parts
     assert banned_code(path.read_text(), may_load=may_load) == []
 
 

@@ -20,8 +20,8 @@ from retrieval import paired_interval, ranks, summarise
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fuseprompt.models.conse import ImageTower
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.offline.image_tower import ImageTower
 
 NUM_SUBSETS = 5
 SUBSET_SIZE = 150

@@ -19,8 +19,8 @@ from image_data import is_picture_path, list_emoji, list_stamps
 from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
-from fuseprompt.models.conse import Conse, ImageTower
-from fuseprompt.models.efficientnet import EfficientNetLite0
+from fuseprompt.offline.efficientnet import EfficientNetLite0
+from fuseprompt.offline.image_tower import Conse, ImageTower
 
 #: The view that the classifier behind ConSE sees.
 CENTRE_VIEW = 3

@@ -29,9 +29,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fuseprompt.models.conse import Conse, ImageHead
-from fuseprompt.models.efficientnet import FEATURE_WIDTH
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.offline.efficientnet import FEATURE_WIDTH
+from fuseprompt.offline.image_tower import Conse, ImageHead
 
 #: Caption templates and how often each is drawn; {a} is the phrase behind its article.
 TEMPLATES = {
@@ -53,7 +53,7 @@ DROPOUT = 0.4
 PSEUDO_STEP = 20.0
 #: How often the first, best phrase of a picture is drawn rather than any.
 FIRST_PHRASE = 0.6
-#: Weight of ConSE where the classifier is certain (fuseprompt.models.conse).
+#: Weight of ConSE where the classifier is certain (fuseprompt.offline.image_tower).
 BETA = 1.5
 SEED = 0
 

@@ -14,8 +14,8 @@ from benchmarks.fidelity.arms import all_rankers
 from benchmarks.fidelity.contexts import EDITS, captions
 from benchmarks.fidelity.models import PAIRS, Cell, Models, plan
 from benchmarks.fidelity.study import measure
+from fuseprompt.cache import cache_dir
 from fuseprompt.errors import FuseError
-from fuseprompt.models.offline import cache_dir
 
 
 def main(argv: Sequence[str] | None = None) -> int:

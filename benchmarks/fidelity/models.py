@@ -69,7 +69,7 @@ class Models:
             return self._primary
         from fuseprompt.models.causal_lm import CausalLM
         from fuseprompt.models.hub import load
-        from fuseprompt.models.offline import recipe_digest
+        from fuseprompt.offline.manifest import recipe_digest
 
         model = load("offline:lm")
         assert isinstance(model, CausalLM)
@@ -84,8 +84,8 @@ class Models:
     def _load(self, name: str) -> Tower:
         from fuseprompt.models.classifier import Classifier
         from fuseprompt.models.hub import load
-        from fuseprompt.models.offline import recipe_digest
         from fuseprompt.models.sentence import SentenceEncoder
+        from fuseprompt.offline.manifest import recipe_digest
 
         model = load(f"offline:{name}")
         terms: dict[str, Term]

@@ -13,12 +13,12 @@ import pytest
 from fuseprompt.cli.doctor import PAPER_MODELS, doctor, examine
 from fuseprompt.cli.prepare import prepare
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import OFFLINE_IDS
-from fuseprompt.models.prepare import convert, download
+from fuseprompt.offline import convert, download
+from fuseprompt.offline.manifest import OFFLINE_IDS
 from fuseprompt.tasks import tables
 from fuseprompt.tasks.tables import SECONDARIES
 from tests.evaluation.metrics.tools import fake_java
-from tests.models.prepare.fake_build import fake_converters, no_download
+from tests.offline.fake_build import fake_converters, no_download
 
 
 @pytest.fixture(autouse=True)

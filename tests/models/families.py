@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import nn
 
-from fuseprompt.models.offline import offline_folder
+from fuseprompt.offline.manifest import offline_folder
 from tests.text.tiny import meta_bpe
 
 SHAPE = {

@@ -82,7 +82,7 @@ def test_a_saved_folder_gives_the_same_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.offline
 def test_the_offline_classifier_tells_good_from_bad() -> None:
-    from fuseprompt.models.offline import offline_folder
+    from fuseprompt.offline.manifest import offline_folder
 
     model = Classifier.load(offline_folder("offline:sentiment"))
     assert model.labels == ("negative", "neutral", "positive")

@@ -19,8 +19,8 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.hub import load, pick_device
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
-from fuseprompt.models.offline import OFFLINE_IDS
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.offline.manifest import OFFLINE_IDS
 from tests.tiny import (
     bert_module,
     bert_tokenizer,

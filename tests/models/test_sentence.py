@@ -54,7 +54,7 @@ def test_the_protocol_is_kept_and_nothing_trains() -> None:
 
 @pytest.mark.offline
 def test_the_offline_encoder_knows_what_belongs_together() -> None:
-    from fuseprompt.models.offline import offline_folder
+    from fuseprompt.offline.manifest import offline_folder
 
     encoder = SentenceEncoder.load(offline_folder("offline:sentence"))
     cat, kitten, invoice = encoder.encode(

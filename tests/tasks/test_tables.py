@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models import hub, offline
+from fuseprompt.models import hub
 from fuseprompt.models.image_text import TwoTowerModel
+from fuseprompt.offline import manifest
 from fuseprompt.tasks import tables
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.tiny import classifier, clip, gpt2, sentence_encoder
@@ -23,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "offline:sentiment": classifier(),
     }
     monkeypatch.setattr(hub, "load", models.__getitem__)
-    monkeypatch.setattr(offline, "offline_folder", lambda name: tmp_path)
+    monkeypatch.setattr(manifest, "offline_folder", lambda name: tmp_path)
     monkeypatch.setattr(Tokenizer, "from_pretrained", lambda path: gpt2().tokenizer)
     return tmp_path / "word-tables"
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuseprompt import cache
-from fuseprompt.models.offline import offline_folder
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.text.retokenize import (
     PaddedIds,
     RetokenizationTable,

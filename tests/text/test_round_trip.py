@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuseprompt.models.offline import offline_folder
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.text.retokenize import PaddedIds, Verdict
 from fuseprompt.text.round_trip import _READ_BACK, _READ_OTHERWISE, RoundTrip
 from fuseprompt.text.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fuseprompt.models.offline import offline_folder
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
 from fuseprompt.transfer.base import Slots

@@ -1,7 +1,7 @@
 """`fuseprompt doctor`: what is installed, which models are here, what is missing, what mends it.
 
 It only looks: nothing is downloaded, converted or loaded, and no model's content is read. The
-checks of the offline models themselves are in `fuseprompt.models.offline`, to be read next.
+checks of the offline models themselves are in `fuseprompt.offline.manifest`, to be read next.
 """
 
 import json as json_format
@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 from fuseprompt import __version__
-from fuseprompt.models.offline import RECIPES, cache_dir, find_fault, models_dir, read_manifest
+from fuseprompt.cache import cache_dir
+from fuseprompt.offline.manifest import RECIPES, find_fault, models_dir, read_manifest
 from fuseprompt.tasks.tables import SECONDARIES, find_table
 
 #: The packages that results depend on.

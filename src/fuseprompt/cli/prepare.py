@@ -1,6 +1,6 @@
 """`fuseprompt prepare`: make the offline models on this machine, once.
 
-A thin layer over `fuseprompt.models.prepare.build` (the models) and `fuseprompt.tasks.tables` (the
+A thin layer over `fuseprompt.offline.prepare` (the models) and `fuseprompt.tasks.tables` (the
 word tables that captions need): it only decides what is printed. Read next: the former.
 """
 
@@ -35,8 +35,8 @@ def prepare(
     Raises:
         PrepareError: If it fails; the message says what to do. Finished models and tables stay.
     """
-    from fuseprompt.models.offline import read_manifest
-    from fuseprompt.models.prepare.build import prepare_models
+    from fuseprompt.offline.manifest import read_manifest
+    from fuseprompt.offline.prepare import prepare_models
 
     done = prepare_models(force=force, quiet=quiet)
     _prepare_word_tables(tables, quiet=quiet)

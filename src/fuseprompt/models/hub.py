@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
-from fuseprompt.models.conse import ImageTower
-from fuseprompt.models.gguf_folder import open_gguf
+from fuseprompt.models.gguf import open_gguf
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
-from fuseprompt.models.offline import OFFLINE_IDS, offline_folder
 from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.offline.image_tower import ImageTower
+from fuseprompt.offline.manifest import OFFLINE_IDS, offline_folder
 
 Model = CausalLM | ClipModel | TwoTowerModel | Classifier | SentenceEncoder
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fuseprompt.models.hub import find_config
-from fuseprompt.models.offline import offline_folder, read_artefact, recipe_digest
+from fuseprompt.offline.manifest import offline_folder, read_artefact, recipe_digest
 
 
 def revision_of(model_id: str, *, local_only: bool = False) -> str:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ModelError
-from fuseprompt.models.offline import cache_dir, recipe_digest
+from fuseprompt.offline.manifest import recipe_digest
 
 #: Offline models that have a table, in the order in which a caption needs them.
 SECONDARIES: Final = ("image-text", "sentiment")
@@ -50,7 +51,7 @@ def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = Non
     """
     from fuseprompt.models.causal_lm import CausalLM
     from fuseprompt.models.hub import load
-    from fuseprompt.models.offline import offline_folder
+    from fuseprompt.offline.manifest import offline_folder
     from fuseprompt.text.retokenize import RetokenizationTable
     from fuseprompt.text.tokenizer import Tokenizer
     from fuseprompt.transfer.word_table import fingerprint, load_or_make

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
+from fuseprompt.cache import cache_dir
 from fuseprompt.errors import FingerprintError
 from fuseprompt.models.base import HasVocabulary
-from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.words import default_words
 from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fingerprint_fit
 from fuseprompt.transfer.table import FORMAT_VERSION, CaseKey, CaseReport, JacobianTable

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.cache import cache_dir
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, StemSharing, TextModel
-from fuseprompt.models.offline import cache_dir
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer import kept_vectors
 from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words

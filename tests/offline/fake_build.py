@@ -1,6 +1,6 @@
 """A preparation with small fake models, as functions and as a program of its own.
 
-`python -m tests.models.prepare.fake_build SECONDS` prepares in $FUSEPROMPT_CACHE, taking SECONDS a
+`python -m tests.offline.fake_build SECONDS` prepares in $FUSEPROMPT_CACHE, taking SECONDS a
 model, and prints the names of what it made.
 """
 
@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fuseprompt.models.offline import RECIPES, LockedPackage
-from fuseprompt.models.prepare import build, convert, download
+from fuseprompt.offline import convert, download, prepare
+from fuseprompt.offline.manifest import RECIPES, LockedPackage
 
 
 def fake_converter(name: str, seconds: float) -> Callable[[convert.Sources, Path], None]:
@@ -40,4 +40,4 @@ def no_download(
 if __name__ == "__main__":
     download.download_archives = no_download
     convert.CONVERTERS = fake_converters(float(sys.argv[1]))
-    print(*build.prepare_models().made)
+    print(*prepare.prepare_models().made)

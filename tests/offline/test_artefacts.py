@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fuseprompt.models.offline import offline_folder
+from fuseprompt.offline.manifest import offline_folder
 
 PATH = Path(__file__).parents[2] / "src/fuseprompt/data/sentiment_delta.safetensors"
 LINEARS = (

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import LockedPackage
-from fuseprompt.models.prepare.download import (
+from fuseprompt.offline.download import (
     download_archives,
     explain_pip_failure,
     find_archive,
     read_member,
 )
+from fuseprompt.offline.manifest import LockedPackage
 
 
 def write_wheel(

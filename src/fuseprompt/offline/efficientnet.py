@@ -6,7 +6,7 @@ Strided convolutions pad as TensorFlow does ("same": the odd pixel goes right an
 the weights were trained there.
 
 This file reads no files, resizes no images and trains nothing. Read next:
-`fuseprompt.models.conse`.
+`fuseprompt.offline.image_tower`.
 """
 
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 
 On a terminal there is one progress bar with the time left; elsewhere each step is one line; quiet
 is silence. All of it goes to stderr. What the steps are is decided in
-`fuseprompt.models.prepare.build`, to be read next.
+`fuseprompt.offline.prepare`, to be read next.
 """
 
 import sys

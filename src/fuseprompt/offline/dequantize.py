@@ -1,7 +1,7 @@
 """Turn the blocks of a GGUF file's quantised tensors into float32.
 
 One function per storage type, each on whole arrays; the layouts are those of llama.cpp. Nothing
-here knows names or shapes of tensors. Read next: `fuseprompt.models.prepare.gguf`.
+here knows names or shapes of tensors. Read next: `fuseprompt.offline.gguf`.
 """
 
 from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ their unit vectors is normalised to unit length. ConSE's counts as much as the c
 wrong, is not.
 
 The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this
-file download or train anything. Read next: `fuseprompt.models.efficientnet`.
+file download or train anything. Read next: `fuseprompt.offline.efficientnet`.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.efficientnet import FEATURE_WIDTH, EfficientNetLite0
+from fuseprompt.offline.efficientnet import FEATURE_WIDTH, EfficientNetLite0
 
 #: Pixels a side; EfficientNet-Lite0 was trained at this size.
 IMAGE_SIZE: Final = 224

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import offline_folder
-from fuseprompt.models.prepare.vocabulary import (
+from fuseprompt.offline.manifest import offline_folder
+from fuseprompt.offline.vocabulary import (
     CLIP_END,
     CLIP_START,
     CLIP_VOCABULARY,

@@ -11,7 +11,7 @@ import torch
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
-from tests.models.prepare.test_gguf import Setting, pack_float, pack_gguf
+from tests.offline.test_gguf import Setting, pack_float, pack_gguf
 from tests.text.tiny import LINES, byte_bpe, meta_bpe
 from tests.tiny import llama, llama_module
 
@@ -115,13 +115,13 @@ def test_its_chat_template_is_kept(tmp_path: Path) -> None:
 def test_pieces_are_merged_as_their_scores_say(tmp_path: Path) -> None:
     model = json.loads(meta_bpe()._backend.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    from fuseprompt.models import gguf_folder
-    from fuseprompt.models.prepare.gguf import GgufFile
+    from fuseprompt.models import gguf
+    from fuseprompt.offline.gguf import GgufFile
 
     kinds = [2 if t == "<unk>" else 6 if t.startswith("<0x") else 1 for t in tokens]
     file = GgufFile(pack_gguf({"tokenizer.ggml.token_type": kinds}, {}))
     file.settings["tokenizer.ggml.scores"] = [-float(i) for i in range(len(tokens))]
-    built = gguf_folder._build_pieces(file, tokens, [str(k) for k in kinds])
+    built = gguf._build_pieces(file, tokens, [str(k) for k in kinds])
     for text in (*LINES[:8], "caf\u00e9 \U0001f44d"):
         assert built.encode(text).ids == meta_bpe().encode(text)
         assert built.decode(built.encode(text).ids) == text

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fuseprompt.models.prepare.progress import open_progress
+from fuseprompt.offline.progress import open_progress
 
 
 class Terminal(io.StringIO):

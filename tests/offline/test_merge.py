@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.prepare.merge import merge_low_rank
+from fuseprompt.offline.merge import merge_low_rank
 
 RANDOM = np.random.default_rng(0)
 BODY = {

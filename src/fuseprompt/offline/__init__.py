@@ -3,5 +3,5 @@
 `build` orders the work and makes it safe, `download` fetches archives with pip, `gguf` and
 `vocabulary` read foreign formats, `merge` adds what was trained here, `convert` makes each model's
 folder, `progress` tells how far it is. Nothing is exported here. Read next:
-`fuseprompt.models.prepare.build`.
+`fuseprompt.offline.prepare`.
 """

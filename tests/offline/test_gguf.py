@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.prepare.gguf import GgufFile, read_llama_config, read_llama_weights
+from fuseprompt.offline.gguf import GgufFile, read_llama_config, read_llama_weights
 
 Setting = int | float | str | bool | list[str] | list[int]
 

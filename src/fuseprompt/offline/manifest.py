@@ -4,7 +4,7 @@ The offline models are made once by `fuseprompt prepare` from files inside ordin
 kept in the user's cache folder with a manifest that says from what each was made. This file finds
 them and checks, without reading a weight, that they are the ones this version of fuseprompt
 expects: names, sizes and origin. It makes, downloads and loads nothing, and imports nothing heavy.
-Read next: `fuseprompt.models.prepare.build`.
+Read next: `fuseprompt.offline.prepare`.
 """
 
 import hashlib
@@ -15,8 +15,7 @@ from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
-# Named again because everything about the offline models is found here.
-from fuseprompt.cache import cache_dir as cache_dir
+from fuseprompt.cache import cache_dir
 from fuseprompt.errors import MissingModelError, PrepareError
 
 #: Version of the layout on disk; part of the folder's name, so two versions can live side by side.
@@ -250,9 +249,7 @@ def read_lock() -> dict[str, LockedPackage]:
     Raises:
         PrepareError: If a line is not `NAME==VERSION --hash=sha256:DIGEST`.
     """
-    text = (resources.files("fuseprompt") / "models" / "prepare" / "packages.lock").read_text(
-        "utf-8"
-    )
+    text = (resources.files("fuseprompt") / "offline" / "packages.lock").read_text("utf-8")
     packages: dict[str, LockedPackage] = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):

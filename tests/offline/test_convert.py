@@ -14,12 +14,12 @@ from safetensors.numpy import save as pack_safetensors
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import RECIPES, offline_folder, read_lock
-from fuseprompt.models.prepare import convert
-from fuseprompt.models.prepare.convert import CONVERTERS, SENTIMENT_LABELS, Sources
-from fuseprompt.models.prepare.vocabulary import CLIP_VOCABULARY
-from tests.models.prepare.test_gguf import pack_float, pack_gguf
-from tests.models.prepare.test_vocabulary import small_merges
+from fuseprompt.offline import convert
+from fuseprompt.offline.convert import CONVERTERS, SENTIMENT_LABELS, Sources
+from fuseprompt.offline.manifest import RECIPES, offline_folder, read_lock
+from fuseprompt.offline.vocabulary import CLIP_VOCABULARY
+from tests.offline.test_gguf import pack_float, pack_gguf
+from tests.offline.test_vocabulary import small_merges
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "image", "of", "a", "c", "##at", "."]
 CONFIG = {
@@ -212,7 +212,7 @@ def test_an_installation_without_the_trained_change_says_so(
 def test_the_language_model_loads_from_a_tiny_gguf(sources: Sources) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from fuseprompt.models.prepare.vocabulary import byte_alphabet
+    from fuseprompt.offline.vocabulary import byte_alphabet
 
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_alphabet().values(), "ca"]
     random = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """Merge a trained low-rank change into the weights it was trained on.
 
 Only arithmetic on named arrays: nothing is read, written or loaded into a model here. Read next:
-`fuseprompt.models.prepare.convert`.
+`fuseprompt.offline.convert`.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 `open_gguf` writes the folder into the cache, under the hash of the file. Llama-type models with a
 byte-level or SentencePiece vocabulary are understood; weights are dequantised to fp32, so a score
-is that of the quantised weights in exact arithmetic. Read next: `fuseprompt.models.prepare.gguf`.
+is that of the quantised weights in exact arithmetic. Read next: `fuseprompt.offline.gguf`.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ModelError, PrepareError
-from fuseprompt.models.prepare.gguf import GgufFile, read_llama_config, read_llama_weights
-from fuseprompt.models.prepare.vocabulary import build_smollm_tokenizer
+from fuseprompt.offline.gguf import GgufFile, read_llama_config, read_llama_weights
+from fuseprompt.offline.vocabulary import build_smollm_tokenizer
 
 #: Raised when the folder that is made from a file changes.
 _VERSION: Final = 1

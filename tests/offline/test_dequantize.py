@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fuseprompt.models.prepare.dequantize import STORAGES
+from fuseprompt.offline.dequantize import STORAGES
 
 QUANTISED = [code for code, storage in STORAGES.items() if storage.size > 1]
 

