@@ -19,8 +19,8 @@ from journal import Journal, is_named
 from stamps import interval
 from stamps_table import ARMS, BASELINES
 
-from fuseprompt.evaluation.metrics.base import METRICS, Judged, Scores, Unavailable, Value
-from fuseprompt.evaluation.metrics.measures import Subjects, Wanted, measure
+from fuseprompt.evaluation.metrics.base import Score, Scoring
+from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.score import score
 from fuseprompt.evaluation.report.table import markdown_table, show
 from fuseprompt.tasks.caption import PREFIX
@@ -44,7 +44,6 @@ COLUMNS: Mapping[str, str] = {
     "ROUGE-L": "rouge_l",
     "CIDEr": "cider",
     "SPICE": "spice",
-    "scene-graph F1": "scene_graph_f1",
     "distinct-1": "distinct_1",
     "distinct-2": "distinct_2",
     "CLIPScore (optimised)": "clip_score",
@@ -112,25 +111,20 @@ def metric_table(
         words = fmean(len(caption_of(row).split()) for row in rows)
         cells = [show(name, values.get(name)) for name in COLUMNS.values()]
         lines.append([TITLES[arm], f"{shared:.0f} %", *cells, f"{words:.1f}"])
-        reasons |= {n: v.reason for n, v in values.items() if isinstance(v, Unavailable)}
+        reasons |= {name: s.note for name, s in values.items() if s.value is None}
     notes = [f"{name}: not available: {reason}" for name, reason in reasons.items()]
     head = ["arm", "shares a word", *COLUMNS, "words"]
     return "\n\n".join([markdown_table(head, lines), *notes])
 
 
-def measured(
-    rows: Sequence[Row], data: Path, spice_folder: Path | None
-) -> dict[str, Value | Judged]:
+def measured(rows: Sequence[Row], data: Path, spice_folder: Path | None) -> dict[str, Score]:
     """Return all measures of an arm's captions, by name."""
     captions = {row["picture"]: caption_of(row) for row in rows}
     references = {row["picture"]: (row["truth"],) for row in rows}
     images = {picture: data / picture for picture in captions}
-    found: Scores = score(captions, references, spice_folder=spice_folder)
-    wanted = Wanted(
-        distinct=True, scene_graph=True, clip_score="offline:image-text", optimised=WRITERS
-    )
-    extra = measure(Subjects(captions, references, images), wanted)
-    return {**{name: getattr(found, name) for name in METRICS}, **extra}
+    published = score(captions, references, spice_folder=spice_folder).values
+    scoring = Scoring(distinct=True, clip_score="offline:image-text", optimised=WRITERS)
+    return {**published, **measure(captions, references, images, scoring)}
 
 
 def loss_table(arms: Mapping[str, Sequence[Row]]) -> str:

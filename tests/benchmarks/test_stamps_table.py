@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fuseprompt.evaluation.metrics.base import Scores, Unavailable
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -65,10 +65,11 @@ def test_tables_have_a_row_for_every_arm_and_say_what_is_missing(monkeypatch) ->
 
     def fake_score(captions, references, **_: Any) -> Scores:
         scored.append((captions, references))
-        return Scores(2, 1.0, *([0.5] * 7), Unavailable("no CoreNLP"))
+        values = dict.fromkeys(METRICS, Score(0.5)) | {"spice": Score(None, "no CoreNLP")}
+        return Scores(2, 1.0, values)
 
     monkeypatch.setattr(stamps_scores, "score", fake_score)
-    monkeypatch.setattr(stamps_scores, "measure", lambda *_: {"distinct_1": 0.25})
+    monkeypatch.setattr(stamps_scores, "measure", lambda *_: {"distinct_1": Score(0.25)})
     arms = stamps_scores.complete_rows(
         [r for p in ("a", "b") for r in all_arms(p, image=0.3 if p == "a" else 0.5)]
     )

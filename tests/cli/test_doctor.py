@@ -53,9 +53,8 @@ def test_with_models_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_scoring_needs_is_told_and_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_java(tmp_path, "", version="21.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert examine().metrics["java"] == "21.0.1"
+    java = fake_java(tmp_path, "", monkeypatch)
+    assert examine().metrics["java"] == str(java)
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     report = examine()

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.cli.main import main
-from fuseprompt.evaluation.metrics import score as module
+from fuseprompt.evaluation.metrics import coco_tools
 from fuseprompt.evaluation.metrics.base import METRICS
 from tests.evaluation.datasets import fixtures
-from tests.evaluation.metrics.tools import LIBRARY, light_library, needs_tools
+from tests.evaluation.metrics.tools import needs_tools, use_light_library
 
 RESULTS = [
     {"image_id": 7, "caption": "A kite over a pond."},
@@ -20,15 +20,13 @@ RESULTS = [
 @pytest.fixture
 def no_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let METEOR cost nothing."""
-    monkeypatch.setattr(module, "meteor", lambda *_: 0.25)
+    monkeypatch.setattr(coco_tools, "meteor", lambda *_: 0.25)
 
 
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the arguments that score two captions of three images."""
-    if isinstance(LIBRARY, Path):
-        light = light_library(tmp_path / "light", LIBRARY)
-        monkeypatch.setattr(module, "library_folder", lambda: light)
+    use_light_library(tmp_path / "light", monkeypatch)
     root = fixtures.write_coco(tmp_path / "coco")
     file = fixtures.write_json(tmp_path / "results.json", RESULTS)
     return ["score", str(file), "--dataset", "coco", "--root", str(root)]
@@ -79,12 +77,12 @@ def test_parts_are_told_apart(tmp_path: Path, arguments: list[str], capsys) -> N
     assert printed.count("unavailable: see above") >= 3
 
 
+@needs_tools
 def test_without_java_nothing_is_scored_and_the_exit_code_says_so(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(module, "library_folder", lambda: tmp_path)
     assert main([*arguments, "--json"]) == 1
     read = json.loads(capsys.readouterr().out)
     assert all("Java is not installed" in read[name]["unavailable"] for name in METRICS)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fuseprompt import __version__
 from fuseprompt.cache import cache_dir
+from fuseprompt.errors import MetricError
 from fuseprompt.offline.manifest import RECIPES, find_fault, models_dir, read_manifest
 from fuseprompt.tasks.tables import SECONDARIES, find_table
 
@@ -75,7 +76,7 @@ class Report:
         word_tables: State of the offline models' word tables; a missing one is made when it is
             first used.
         paper: State of the paper's models in the local cache of the Hub.
-        metrics: What `fuseprompt score` needs, by name: its version, or why it is not here.
+        metrics: What `fuseprompt score` needs, by name: place or version, or why it is not here.
         remedies: What to do; empty if the configuration is ready.
     """
 
@@ -160,17 +161,16 @@ def _describe_torch(version: str) -> tuple[str, int]:
 
 def _describe_metrics() -> dict[str, str]:
     """Return what scoring needs and no caption does, so that lacking it is no fault."""
-    from fuseprompt.evaluation.metrics.base import Unavailable
-    from fuseprompt.evaluation.metrics.java import find_java
-    from fuseprompt.evaluation.metrics.tokens import library_folder
+    from fuseprompt.evaluation.metrics.coco_tools import find_java, library_folder
 
-    java, library = find_java(), library_folder()
-    return {
-        "java": java.reason if isinstance(java, Unavailable) else java.version,
-        "pycocoevalcap": library.reason
-        if isinstance(library, Unavailable)
-        else _version_of("pycocoevalcap"),
-    }
+    found = {}
+    for name, find in (("java", find_java), ("pycocoevalcap", library_folder)):
+        try:
+            place = find()
+            found[name] = str(place) if name == "java" else _version_of(name)
+        except MetricError as error:
+            found[name] = str(error)
+    return found
 
 
 def _offline_state(name: str) -> ModelState:

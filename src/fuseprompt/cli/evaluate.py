@@ -23,11 +23,9 @@ from fuseprompt.cli.caption import (
 )
 from fuseprompt.cli.parser_base import UsageError
 from fuseprompt.cli.score import print_scores
+from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets import Dataset, read_dataset
-from fuseprompt.evaluation.metrics.base import Unavailable
-from fuseprompt.evaluation.metrics.java import find_java
-from fuseprompt.evaluation.metrics.spice import find_corenlp
-from fuseprompt.evaluation.metrics.tokens import library_folder
+from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, library_folder
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
 from fuseprompt.evaluation.runs.executors import Executor, LocalExecutor
@@ -218,13 +216,15 @@ def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
 
 def _tell_missing_tools(told: "_Teller", spice_folder: str | None) -> None:
     """Say before the work which scores will be missing after it."""
-    for found in (library_folder(), find_java()):
-        if isinstance(found, Unavailable):
-            told.note(f"the published metrics will be missing: {found.reason}")
-            return
-    corenlp = None if spice_folder is None else find_corenlp(Path(spice_folder))
-    if isinstance(corenlp, Unavailable):
-        told.note(f"SPICE will be missing: {corenlp.reason}")
+    missing = "the published metrics"
+    try:
+        library_folder()
+        find_java()
+        missing = "SPICE"
+        if spice_folder is not None:
+            find_corenlp(Path(spice_folder))
+    except MetricError as error:
+        told.note(f"{missing} will be missing: {error}")
 
 
 class _Teller:

@@ -29,7 +29,6 @@ def score_parser() -> ArgumentParser:
     add("--subset", action="store_true", help="score only the images that have a caption")
     add("--by-domain", action="store_true", help="score each domain of NoCaps too")
     add("--spice-folder", default=None, metavar="DIR", help="Stanford CoreNLP 3.6.0, for SPICE")
-    add("--scene-graph", action="store_true", help="also scene-graph F1, a stand-in for SPICE")
     add("--distinct", action="store_true", help="also the share of different words and pairs")
     add(
         "--clip-score", default=None, metavar="ID", help="also CLIPScore with this image-text model"

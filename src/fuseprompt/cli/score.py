@@ -1,6 +1,6 @@
 """`fuseprompt score`: captions of any captioner against those of people.
 
-A thin layer over `fuseprompt.evaluation.metrics.parts`, which is to be read next.
+A thin layer over `fuseprompt.evaluation.metrics.score`, which is to be read next.
 """
 
 import json as json_format
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fuseprompt.cli.parser_base import UsageError
 
 if TYPE_CHECKING:
-    from fuseprompt.evaluation.metrics.base import Scores
+    from fuseprompt.evaluation.metrics.base import Score, Scores
 
 
 def run(args: Any) -> int:
@@ -29,9 +29,9 @@ def run(args: Any) -> int:
     """
     from fuseprompt.cli.bar import silence_libraries
     from fuseprompt.evaluation.datasets import read_dataset
-    from fuseprompt.evaluation.metrics.measures import Wanted
-    from fuseprompt.evaluation.metrics.parts import Scoring, score_parts
+    from fuseprompt.evaluation.metrics.base import Scoring
     from fuseprompt.evaluation.metrics.predictions import optimised_models, read_predictions
+    from fuseprompt.evaluation.metrics.score import score_parts
 
     silence_libraries()
     files = [Path(name) for name in args.predictions]
@@ -42,14 +42,11 @@ def run(args: Any) -> int:
         subset=args.subset,
         by_domain=args.by_domain,
         spice_folder=None if args.spice_folder is None else Path(args.spice_folder),
-        wanted=Wanted(
-            distinct=args.distinct,
-            scene_graph=args.scene_graph,
-            clip_score=args.clip_score,
-            fluency=args.fluency,
-            judges=tuple(args.judge or ()),
-            optimised=optimised or None,
-        ),
+        distinct=args.distinct,
+        clip_score=args.clip_score,
+        fluency=args.fluency,
+        judges=tuple(args.judge or ()),
+        optimised=optimised or None,
     )
     predictions = read_predictions(files, field=args.field)
     dataset = read_dataset(
@@ -82,7 +79,7 @@ def print_scores(scores: "Mapping[str, Scores]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fuseprompt.evaluation.metrics.base import METRICS, Judged, Unavailable
+    from fuseprompt.evaluation.metrics.base import METRICS
 
     console = Console(highlight=False, markup=False)
     told: set[str] = set()
@@ -91,35 +88,32 @@ def print_scores(scores: "Mapping[str, Scores]") -> None:
         if part:
             table.add_row("part", part)
         table.add_row("images", f"{one.images:,}, {100 * one.coverage:.1f} % with a caption")
-        values = {name: getattr(one, name) for name in METRICS} | dict(one.extra)
-        for name, value in values.items():
-            if isinstance(value, Unavailable):
-                reason = "see above" if value.reason in told else value.reason
-                told.add(value.reason)
+        for name, score in one.values.items():
+            if score.value is None:
+                reason = "see above" if score.note in told else score.note
+                told.add(score.note)
                 table.add_row(name, f"unavailable: {reason}")
-            elif isinstance(value, Judged):
-                table.add_row(name, f"{value.value:.4f}  {_describe(value)}")
+            elif score.by:
+                table.add_row(name, f"{score.value:.4f}  {_describe(score)}")
             else:
-                table.add_row(name, f"{100 * value:.2f}" if name in METRICS else f"{value:.4f}")
+                in_percent = f"{100 * score.value:.2f}"
+                table.add_row(name, in_percent if name in METRICS else f"{score.value:.4f}")
         console.print(table)
 
 
-def _describe(value: Any) -> str:
-    """Return who judged, and whether the judge is a stranger to the captions."""
+def _describe(score: "Score") -> str:
+    """Return the model behind a score, and whether the captions were optimised for it."""
     said = {
         True: "not optimised for",
         False: "the captions were optimised for it",
         None: "--optimised did not say whether the captions were optimised for it",
     }
-    details = "".join(f"; {name} {number:.4f}" for name, number in value.details.items())
-    return f"by {value.by} ({said[value.independent]}{details})"
+    details = "".join(f"; {name} {number:.4f}" for name, number in score.details.items())
+    return f"by {score.by} ({said[score.independent]}{details})"
 
 
 def _has_value(scores: "Scores") -> bool:
-    from fuseprompt.evaluation.metrics.base import METRICS, Unavailable
-
-    values = [getattr(scores, name) for name in METRICS] + list(scores.extra.values())
-    return any(not isinstance(value, Unavailable) for value in values)
+    return any(score.value is not None for score in scores.values.values())
 
 
 def _tell(name: str) -> None:

@@ -1,22 +1,22 @@
-"""What scores look like as JSON."""
+"""Scores as JSON."""
 
 import json
 
-from fuseprompt.evaluation.metrics.base import METRICS, Judged, Scores, Unavailable
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 
 
-def test_json_has_the_keys_of_the_contract_in_order() -> None:
-    scores = Scores(3, 0.5, 0.4, 0.3, 0.2, 0.1, 0.15, 0.35, 1.25, Unavailable("no CoreNLP"))
-    shown = scores.as_json()
-    assert list(shown) == ["images", "coverage", *METRICS]
-    assert shown["cider"] == 1.25
+def test_json_has_the_published_metrics_in_order_then_the_others() -> None:
+    values = {name: Score(0.5) for name in METRICS}
+    values |= {"spice": Score(None, "no CoreNLP"), "distinct_1": Score(0.25)}
+    shown = Scores(3, 0.5, values).as_json()
+    assert list(shown) == ["images", "coverage", *METRICS, "distinct_1"]
+    assert shown["cider"] == 0.5
     assert shown["spice"] == {"unavailable": "no CoreNLP"}
 
 
-def test_a_judged_score_names_its_judge() -> None:
-    judged = Judged(0.7, "offline:image-text", independent=False, details={"of_people": 0.8})
-    scores = Scores(1, 1.0, *[Unavailable("x")] * 8, extra={"clip_score": judged})
-    assert json.loads(json.dumps(scores.as_json()["clip_score"])) == {
+def test_a_score_by_a_model_names_it() -> None:
+    score = Score(0.7, by="offline:image-text", independent=False, details={"of_people": 0.8})
+    assert json.loads(json.dumps(score.as_json())) == {
         "value": 0.7,
         "by": "offline:image-text",
         "independent": False,

@@ -1,4 +1,4 @@
-"""Each tone and each domain is scored by itself; shards are one set."""
+"""Each sentiment and each domain is scored by itself; shards are one set."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets import read_dataset
 from fuseprompt.evaluation.datasets.base import Item, make_dataset
-from fuseprompt.evaluation.metrics import parts as module
-from fuseprompt.evaluation.metrics.base import Scores, Unavailable
-from fuseprompt.evaluation.metrics.measures import Wanted
-from fuseprompt.evaluation.metrics.parts import Scoring, score_parts
+from fuseprompt.evaluation.metrics import score as module
+from fuseprompt.evaluation.metrics.base import Scores, Scoring
 from fuseprompt.evaluation.metrics.predictions import Prediction
+from fuseprompt.evaluation.metrics.score import score_parts
 from tests.evaluation.datasets import fixtures
 
 
@@ -23,7 +22,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, str], dict[st
 
     def note(captions: dict[str, str], people: dict[str, object], **_: object) -> Scores:
         seen.append((captions, people))
-        return Scores(len(people), 1.0, *[Unavailable("not asked")] * 8)
+        return Scores(len(people), 1.0, {})
 
     monkeypatch.setattr(module, "score", note)
     return seen
@@ -33,7 +32,7 @@ def captions(*ids: str, sentiment: str = "") -> list[Prediction]:
     return [Prediction(f"line {i}", (i,), f"Caption {i}.", sentiment) for i in ids]
 
 
-def test_tones_have_references_of_their_own(tmp_path: Path, asked) -> None:
+def test_sentiments_have_references_of_their_own(tmp_path: Path, asked) -> None:
     dataset = read_dataset("senticap", fixtures.write_senticap(tmp_path), split="test")
     found = captions("7", sentiment="positive") + captions("7", "12", sentiment="negative")
     assert list(score_parts(found, dataset)) == ["negative", "positive"]
@@ -46,24 +45,24 @@ def test_tones_have_references_of_their_own(tmp_path: Path, asked) -> None:
 def test_domains_come_after_the_whole(tmp_path: Path, asked) -> None:
     dataset = read_dataset("nocaps", fixtures.write_nocaps(tmp_path))
     told: list[str] = []
-    scoring = Scoring(by_domain=True, wanted=Wanted(distinct=True))
+    scoring = Scoring(by_domain=True, distinct=True)
     found = score_parts(captions("0", "1"), dataset, scoring, on_metric=told.append)
     assert list(found) == ["", "in-domain", "near-domain"]  # None of the third has a caption.
     assert [set(people) for _, people in asked] == [{"0", "1", "2"}, {"1"}, {"0"}]
     assert told == ["distinct", "in-domain: distinct", "near-domain: distinct"]
-    assert found[""].extra["distinct_1"] == pytest.approx(3 / 4)
+    assert found[""].values["distinct_1"].value == pytest.approx(3 / 4)
 
 
 def test_what_is_removed_from_captions_can_be_told(asked) -> None:
     """Metrics get captions as they were written, and say what they leave out; measures do not."""
     dataset = make_dataset("folder", "all", items=[Item("1", Path("1.jpg"), ("A dog.",))])
     written = Prediction("line 1", ("1",), "A dog\u2028runs.<|endoftext|>")
-    found = score_parts([written], dataset, Scoring(wanted=Wanted(distinct=True)))
+    found = score_parts([written], dataset, Scoring(distinct=True))
     assert asked[0][0] == {"1": "A dog\u2028runs.<|endoftext|>"}
-    assert found[""].extra["distinct_1"] == 1.0
+    assert found[""].values["distinct_1"].value == 1.0
     plain = replace(written, caption="A dog dog.<s>")
-    found = score_parts([plain], dataset, Scoring(wanted=Wanted(distinct=True)))
-    assert found[""].extra["distinct_1"] == pytest.approx(2 / 3)
+    found = score_parts([plain], dataset, Scoring(distinct=True))
+    assert found[""].values["distinct_1"].value == pytest.approx(2 / 3)
 
 
 def test_images_without_references_are_left_out_and_told(asked) -> None:
@@ -88,7 +87,9 @@ def test_what_cannot_be_scored_is_said(
     dataset = make_dataset("folder", "all", items=[Item("1", Path("1.jpg"), references)])
     with pytest.raises(MetricError, match=message):
         score_parts(found, dataset)
-    toned = make_dataset("x", "all", items=[Item("1", Path("1.jpg"), references, "positive")])
+    with_sentiment = make_dataset(
+        "x", "all", items=[Item("1", Path("1.jpg"), references, "positive")]
+    )
     if not found:
-        with pytest.raises(MetricError, match="no caption for the tone positive"):
-            score_parts(found, toned)
+        with pytest.raises(MetricError, match="no caption for the sentiment positive"):
+            score_parts(found, with_sentiment)

@@ -5,56 +5,62 @@ from pathlib import Path
 
 import pytest
 
-from fuseprompt.evaluation.metrics.base import Unavailable
-from fuseprompt.evaluation.metrics.java import Java, find_java
-from fuseprompt.evaluation.metrics.tokens import library_folder
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.metrics import coco_tools
 
-JAVA = find_java()
-LIBRARY = library_folder()
+
+def _library() -> Path | None:
+    try:
+        return coco_tools.library_folder()
+    except MetricError:
+        return None
+
+
+def _has_java() -> bool:
+    try:
+        return coco_tools.find_java().is_file()
+    except MetricError:
+        return False
+
+
+LIBRARY = _library()
+
+needs_library = pytest.mark.skipif(LIBRARY is None, reason="needs pycocoevalcap")
 
 #: CI installs pycocoevalcap, but has no Java on some machines.
 needs_tools = pytest.mark.skipif(
-    isinstance(JAVA, Unavailable) or isinstance(LIBRARY, Unavailable),
-    reason="needs Java and pycocoevalcap",
+    LIBRARY is None or not _has_java(), reason="needs Java and pycocoevalcap"
 )
 
 
-def real_tools() -> tuple[Java, Path]:
-    """Return Java and the folder of pycocoevalcap, in tests that are marked `needs_tools`."""
-    assert isinstance(JAVA, Java)
-    assert isinstance(LIBRARY, Path)
-    return JAVA, LIBRARY
+def fake_java(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a shell script in place of Java.
 
-
-def fake_java(folder: Path, script: str, *, version: str = "17.0.1") -> Java:
-    """Write a shell script that answers as `java` does, into folder/bin.
-
-    `script` runs with the arguments of the call, in the folder that the call names.
+    `script` runs with the arguments of the call, in the folder of the call's files.
     """
-    place = folder / "bin"
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / "java"
-    path.write_text(
-        "#!/bin/sh\n"
-        f"case \"$*\" in *-version*) echo '    java.version = {version}' >&2; exit 0;; esac\n"
-        f"{script}\n"
-    )
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Java(path, version)
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+    return path
 
 
-def light_library(folder: Path, library: Path) -> Path:
-    """Return a copy of pycocoevalcap, by links, whose METEOR has a small table of paraphrases.
+def use_light_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
+    """Use a copy of pycocoevalcap, by links, whose METEOR has a small table of paraphrases.
 
     The real table takes METEOR 15 s to read.
     """
+    if LIBRARY is None:
+        return None
     folder.mkdir(parents=True)
     for part in ("tokenizer", "bleu", "rouge", "cider", "spice"):
-        (folder / part).symlink_to(library / part)
+        (folder / part).symlink_to(LIBRARY / part)
     data = folder / "meteor" / "data"
     data.mkdir(parents=True)
     # METEOR looks for its own parts beside the jar: a link to it is enough.
-    (folder / "meteor" / "meteor-1.5.jar").symlink_to(library / "meteor" / "meteor-1.5.jar")
+    (folder / "meteor" / "meteor-1.5.jar").symlink_to(LIBRARY / "meteor" / "meteor-1.5.jar")
     with gzip.open(data / "paraphrase-en.gz", "wt") as table:
         table.write("0.5\na dog\na hound\n")
+    monkeypatch.setattr(coco_tools, "library_folder", lambda: folder)
     return folder

@@ -2,18 +2,15 @@
 
 import pytest
 
-from fuseprompt.evaluation.metrics.base import METRICS, Judged, Scores, Unavailable
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 from fuseprompt.evaluation.report.peers import PEERS, REMARKS
 from fuseprompt.evaluation.report.table import PERCENT, markdown_table, score_section, show
 
 
 def scores(**extra) -> Scores:
-    return Scores(
-        *(10, 0.9, 0.5, 0.4, 0.3, 0.2),
-        *(0.25, 0.45, 0.155, Unavailable("no CoreNLP | nowhere")),
-        extra=extra,
-        notes=("one caption\nis empty",),
-    )
+    numbers = map(Score, (0.5, 0.4, 0.3, 0.2, 0.25, 0.45, 0.155))
+    values = dict(zip(METRICS, (*numbers, Score(None, "no CoreNLP | nowhere")), strict=True))
+    return Scores(10, 0.9, {**values, **extra}, ("one caption\nis empty",))
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -40,7 +37,7 @@ def test_published_rows_stand_below_ours_with_their_metrics_only() -> None:
 
 
 def test_each_tone_has_a_table_with_its_own_rows() -> None:
-    tone = Judged(0.9, "a lexicon", independent=True, details={"on people's captions": 0.95})
+    tone = Score(0.9, by="a lexicon", independent=True, details={"on people's captions": 0.95})
     section = score_section(
         "senticap", "test", {"positive": scores(sentiment_accuracy=tone), "negative": scores()}
     )
@@ -54,8 +51,8 @@ def test_each_tone_has_a_table_with_its_own_rows() -> None:
 
 
 def test_other_datasets_show_all_that_was_measured_and_no_rows_of_others() -> None:
-    judged = Judged(0.8, "offline:image-text", independent=False)
-    section = score_section("folder", "all", {"": scores(clip_score=judged, fluency=2.0)})
+    judged = Score(0.8, by="offline:image-text", independent=False)
+    section = score_section("folder", "all", {"": scores(clip_score=judged, fluency=Score(2.0))})
     assert len(rows_of(section)) == 3
     assert len(rows_of(section)[0]) == 1 + len(METRICS) + 2
     assert "by offline:image-text, **which the captions were optimised for**." in section
@@ -69,12 +66,12 @@ def test_the_same_dataset_in_another_split_is_not_compared() -> None:
 @pytest.mark.parametrize(
     ("metric", "value", "shown"),
     [
-        ("cider", 0.4929, "49.29"),
-        ("fluency", 2.5, "2.500"),
+        ("cider", Score(0.4929), "49.29"),
+        ("fluency", Score(2.5), "2.500"),
         ("meteor", None, "-"),
-        ("spice", Unavailable("x"), "-"),
-        ("sentiment_accuracy:vader", 0.5, "50.00"),
-        ("sentiment_accuracy", Judged(0.838, "j", independent=True), "83.80"),
+        ("spice", Score(None, "x"), "-"),
+        ("sentiment_accuracy:vader", Score(0.5), "50.00"),
+        ("sentiment_accuracy", Score(0.838, by="j", independent=True), "83.80"),
     ],
 )
 def test_percent_and_other_numbers(metric, value, shown) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fuseprompt.evaluation.metrics.base import Scores
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 from fuseprompt.evaluation.report.write import make_report, weights_of, write_report
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.evaluation.runs.plan import Shard
@@ -44,7 +44,7 @@ def test_a_setting_with_settings_is_called_by_its_class(tmp_path) -> None:
 
 
 def test_scores_are_shown_where_there_are_some(tmp_path) -> None:
-    scores = Scores(4, 0.5, *([0.5] * 8))
+    scores = Scores(4, 0.5, dict.fromkeys(METRICS, Score(0.5)))
     assert "## Scores" in make_report(read_run(some_run(tmp_path)), {"": scores})
 
 

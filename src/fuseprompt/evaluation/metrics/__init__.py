@@ -1,8 +1,8 @@
-"""How good captions are: BLEU, METEOR, ROUGE-L, CIDEr-D, SPICE and measures of our own.
+"""Scores of captions: the metrics of the published tables, and further measures.
 
 Read next: `fuseprompt.evaluation.metrics.base`, then `fuseprompt.evaluation.metrics.score`.
 """
 
-from fuseprompt.evaluation.metrics.base import Judged, Scores, Unavailable, Value
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring
 
-__all__ = ["Judged", "Scores", "Unavailable", "Value"]
+__all__ = ["METRICS", "Score", "Scores", "Scoring"]

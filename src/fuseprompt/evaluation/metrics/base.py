@@ -1,53 +1,16 @@
-"""What a score is: a number, a number with the judge that gave it, or the reason why there is none.
+"""Settings and results of scoring; no metric is computed here.
 
-No metric is computed here. Read next: `fuseprompt.evaluation.metrics.score`.
+Read next: `fuseprompt.evaluation.metrics.score`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, final
+from pathlib import Path
+from typing import Any, Final, final
 
 from fuseprompt.errors import FuseError
 
-_T = TypeVar("_T")
-
-
-@final
-@dataclass(frozen=True)
-class Unavailable:
-    """A metric that could not run; the others can.
-
-    Attributes:
-        reason: What is missing, and what brings it.
-    """
-
-    reason: str
-
-
-#: A metric's value, or why there is none.
-Value = float | Unavailable
-
-
-@final
-@dataclass(frozen=True)
-class Judged:
-    """A score that depends on who gave it: a model or a lexicon.
-
-    Attributes:
-        value: The score.
-        by: Id of the model, or name of the lexicon.
-        independent: Whether the captions were *not* optimised for this judge; None if nobody said.
-            If they were, the score says how well the search did, not how good the captions are.
-        details: What helps to read the value, such as the judge's score on captions by people.
-    """
-
-    value: float
-    by: str
-    independent: bool | None
-    details: Mapping[str, float] = field(default_factory=dict)
-
-
-#: The metrics of the published tables, in their order, as contracts and JSON name them.
+#: The metrics of the published tables, in their order, as JSON names them.
 METRICS: Final = (
     "bleu_1",
     "bleu_2",
@@ -62,58 +25,98 @@ METRICS: Final = (
 
 @final
 @dataclass(frozen=True)
+class Scoring:
+    """Settings of scoring.
+
+    Attributes:
+        subset: Score only the images that have a caption.
+        by_domain: Score each domain too.
+        spice_folder: Folder of Stanford CoreNLP 3.6.0, without which SPICE cannot run.
+        distinct: Add the share of different words and pairs of words.
+        clip_score: Id of an image-text model; adds CLIPScore and RefCLIPScore.
+        fluency: Id of a language model; adds nats per token.
+        judges: Add the accuracy of the sentiment by each: "vader", "afinn" or a classifier's id.
+        optimised: Ids of the models that the captions were optimised for; None if nobody knows.
+    """
+
+    subset: bool = False
+    by_domain: bool = False
+    spice_folder: Path | None = None
+    distinct: bool = False
+    clip_score: str | None = None
+    fluency: str | None = None
+    judges: tuple[str, ...] = ()
+    optimised: tuple[str, ...] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Score:
+    """A number, or the reason why there is none.
+
+    Attributes:
+        value: The number; None if the metric could not run.
+        note: Then what is missing, and what brings it.
+        by: Id of the model or name of the lexicon that the number depends on, "" if on none.
+        independent: Whether the captions were *not* optimised for that model; None if unknown.
+            If they were, the number shows the strength of the search, not that of the captions.
+        details: Numbers to compare it with, such as the same score of captions by people.
+    """
+
+    value: float | None
+    note: str = ""
+    by: str = ""
+    independent: bool | None = None
+    details: Mapping[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> Any:
+        """Return a number, `{"unavailable": note}`, or an object where a model gave the number."""
+        if self.value is None:
+            return {"unavailable": self.note}
+        if not self.by:
+            return self.value
+        judged = {"value": self.value, "by": self.by, "independent": self.independent}
+        return judged | dict(self.details)
+
+
+@final
+@dataclass(frozen=True)
 class Scores:
     """The scores of one set of captions, raw: from 0 to 1, CIDEr-D from 0 to 10.
 
     Attributes:
         images: Images whose captions were scored, a missing caption counting as an empty one.
         coverage: Share of the images of the split that have a caption, from 0 to 1.
-        bleu_1: Clipped precision of words, over the whole set, times the brevity penalty.
-        bleu_2: The geometric mean of the precisions of words and pairs, likewise.
-        bleu_3: Up to three words.
-        bleu_4: Up to four words.
-        meteor: METEOR 1.5 of the whole set.
-        rouge_l: Mean ROUGE-L over images.
-        cider: Mean CIDEr-D over images, from 0 to 10.
-        spice: Mean SPICE over images.
-        extra: Further measures by name, such as "clip_score".
-        notes: What a reader of the numbers has to know.
+        values: Score by name: those of `METRICS`, then further measures.
+        notes: Sentences without which the numbers would be misread.
     """
 
     images: int
     coverage: float
-    bleu_1: Value
-    bleu_2: Value
-    bleu_3: Value
-    bleu_4: Value
-    meteor: Value
-    rouge_l: Value
-    cider: Value
-    spice: Value
-    extra: Mapping[str, Value | Judged] = field(default_factory=dict)
+    values: Mapping[str, Score]
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the scores as JSON values; what has none is `{"unavailable": reason}`."""
-        values = {name: getattr(self, name) for name in METRICS} | dict(self.extra)
-        shown = {name: _as_json(value) for name, value in values.items()}
+        """Return the scores as JSON values."""
+        shown = {name: score.as_json() for name, score in self.values.items()}
         return {"images": self.images, "coverage": self.coverage, **shown}
 
 
-def attempt(compute: Callable[[], _T]) -> _T | Unavailable:
-    """Return what a function computes, or why it could not."""
+def attempt(
+    names: Sequence[str], compute: Callable[[], Sequence[float | Score]]
+) -> dict[str, Score]:
+    """Return what a function computes, or under each name why it could not.
+
+    Args:
+        names: Names of its results.
+        compute: The function.
+    """
     try:
-        return compute()
+        found = compute()
     except FuseError as error:
-        return Unavailable(str(error))
+        return dict.fromkeys(names, Score(None, str(error)))
     except Exception as error:  # Whatever a library raises must not cost the other metrics.
-        return Unavailable(f"{type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def _as_json(value: Value | Judged) -> Any:
-    if isinstance(value, Unavailable):
-        return {"unavailable": value.reason}
-    if isinstance(value, Judged):
-        shown = {"value": value.value, "by": value.by, "independent": value.independent}
-        return shown | dict(value.details)
-    return value
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return dict.fromkeys(names, Score(None, reason))
+    scores = (one if isinstance(one, Score) else Score(one) for one in found)
+    return dict(zip(names, scores, strict=True))

@@ -1,30 +1,71 @@
-"""All metrics of one set of captions; one that cannot run says why and costs no other.
+"""Captions scored against those that people wrote, one by one set and by parts of a dataset.
 
 Captions are cleaned, tokenized once and compared with their references. An image without a caption
 counts as one with an empty caption: nothing is ever left out of a mean. Read next:
-`fuseprompt.evaluation.metrics.tokens`.
+`fuseprompt.evaluation.metrics.coco_tools`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.clean import clean_caption
-from fuseprompt.evaluation.metrics.base import METRICS, Scores, Unavailable, Value, attempt
-from fuseprompt.evaluation.metrics.java import Java, find_java
-from fuseprompt.evaluation.metrics.meteor import meteor
-from fuseprompt.evaluation.metrics.overlap import Words, bleu, cider_d, rouge_l
-from fuseprompt.evaluation.metrics.spice import find_corenlp, spice
-from fuseprompt.evaluation.metrics.tokens import library_folder, strip_special, tokenize
+from fuseprompt.evaluation.datasets.base import Dataset, Item
+from fuseprompt.evaluation.metrics import coco_tools as tools
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring, attempt
+from fuseprompt.evaluation.metrics.coco_tools import Words, strip_special
+from fuseprompt.evaluation.metrics.judges import measure
+from fuseprompt.evaluation.metrics.predictions import Prediction, match
 
 #: With fewer images CIDEr-D changes by tenths with their number (docs/metrics.md).
 FEW_IMAGES: Final = 1000
 
-#: Images on which it is tried whether captions fit their own images better than others'.
-_TRIED: Final = 200
+
+def score_parts(
+    predictions: Sequence[Prediction],
+    dataset: Dataset,
+    scoring: Scoring | None = None,
+    *,
+    on_metric: Callable[[str], None] | None = None,
+) -> dict[str, Scores]:
+    """Score captions of a dataset: each sentiment by itself, and each domain where asked for.
+
+    Captions of a sentiment are compared with references of that sentiment only. A domain's CIDEr-D
+    takes the rarity of words from that domain, so the whole is no mean of its domains.
+
+    Args:
+        predictions: The captions, of all shards.
+        dataset: The split that they were made for.
+        scoring: Settings; by default the metrics of the published tables, on all images.
+        on_metric: Called with the part and the name of each metric before it is computed.
+
+    Returns:
+        Scores by sentiment, or by domain after those of the whole, which is "".
+
+    Raises:
+        MetricError: If a caption is for no image of the split, two are for one, or there are no
+            references.
+    """
+    scoring = scoring or Scoring()
+    tell = on_metric or (lambda _name: None)
+    scores: dict[str, Scores] = {}
+    for sentiment in sorted({item.sentiment for item in dataset.items}):
+        items = [item for item in dataset.items if item.sentiment == sentiment]
+        captions = match(predictions, items, sentiment=sentiment)
+        if not captions:
+            asked = f" for the sentiment {sentiment}" if sentiment else ""
+            raise MetricError(f"There is no caption{asked} to score. Give at least one.")
+        parts = {sentiment: items}
+        if scoring.by_domain:
+            domains = sorted({item.domain for item in items if item.id in captions} - {""})
+            parts |= {name: [item for item in items if item.domain == name] for name in domains}
+        for part, of_part in parts.items():
+            scores[part] = _score_items(captions, of_part, scoring, _prefixed(tell, part))
+    return scores
 
 
 def score(
@@ -46,105 +87,111 @@ def score(
         on_metric: Called with the name of each metric before it is computed.
 
     Returns:
-        The scores, with why a metric has none.
+        The metrics of the published tables; one that cannot run says why and costs no other.
 
     Raises:
         MetricError: If there is no caption, one is for no image, or an image has no reference.
     """
     _check(predictions, references)
     ids = frozenset(predictions if subset else references)
-    notes = _remarks(predictions, len(references), len(ids), subset=subset)
     tell = on_metric or (lambda _name: None)
-    tools = _find_tools()
-    if isinstance(tools, Unavailable):
-        values: dict[str, Value] = dict.fromkeys(METRICS, tools)
-    else:
+
+    def compute() -> list[Score]:
         tell("words")
-        words = attempt(lambda: _tokenized(predictions, references, *tools))
-        if isinstance(words, Unavailable):
-            values = dict.fromkeys(METRICS, words)
-        else:
-            values = _values(words, ids, tools, spice_folder, tell)
-            if not _fits(words, frozenset(predictions)):
-                notes.append(
-                    "the captions fit other images as well as their own: do the ids belong to "
-                    "these captions, or do the captions say nothing?"
-                )
-    coverage = len(predictions) / len(references)
-    named: dict[str, Any] = {name: values[name] for name in METRICS}
-    return Scores(images=len(ids), coverage=coverage, notes=tuple(notes), **named)
+        words = _tokenized(predictions, references)
+        found = _metrics(words, ids, spice_folder, tell)
+        return [found[name] for name in METRICS]
+
+    return Scores(
+        images=len(ids),
+        coverage=len(predictions) / len(references),
+        values=attempt(METRICS, compute),
+        notes=tuple(_remarks(predictions, len(references), len(ids), subset=subset)),
+    )
 
 
-def _values(
-    words: Words,
-    ids: frozenset[str],
-    tools: tuple[Java, Path],
-    spice_folder: Path | None,
+def _score_items(
+    captions: Mapping[str, str],
+    items: Sequence[Item],
+    scoring: Scoring,
     tell: Callable[[str], None],
-) -> dict[str, Value]:
+) -> Scores:
+    """Score the captions of some items: the published metrics, then further measures."""
+    judged = {item.id: item for item in items if item.references}
+    if not judged:
+        raise MetricError(
+            "The dataset has no captions by people, with which captions could be compared. Add "
+            "them (fuseprompt datasets says how), or choose another split."
+        )
+    references = {i: item.references for i, item in judged.items()}
+    here = {i: text for i, text in captions.items() if i in judged}
+    scores = score(
+        here,
+        references,
+        subset=scoring.subset,
+        spice_folder=scoring.spice_folder,
+        on_metric=tell,
+    )
+    if scoring.subset:
+        references = {i: texts for i, texts in references.items() if i in here}
+    extra = measure(
+        {i: clean_caption(strip_special(text)) for i, text in here.items()},
+        references,
+        {i: judged[i].image for i in references},
+        scoring,
+        sentiment=items[0].sentiment,
+        on_metric=tell,
+    )
+    notes = scores.notes
+    if bare := len(items) - len(judged):
+        notes = (f"{bare:,} images have no captions by people and are left out", *notes)
+    return replace(scores, values={**scores.values, **extra}, notes=notes)
+
+
+def _prefixed(tell: Callable[[str], None], part: str) -> Callable[[str], None]:
+    return lambda name: tell(f"{part}: {name}" if part else name)
+
+
+def _metrics(
+    words: Words, ids: frozenset[str], spice_folder: Path | None, tell: Callable[[str], None]
+) -> dict[str, Score]:
     """Compute each metric on the images of `ids`; CIDEr-D knows the words of all images."""
     scored = words.only(ids)
+
+    def cider() -> list[float]:
+        if len(words.captions) < 2:
+            raise MetricError(
+                "CIDEr-D weighs words by how few images have them: one image is not enough."
+            )
+        return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
+
     tell("bleu")
-    found = attempt(lambda: bleu(scored))
-    four: Sequence[Value] = [found] * 4 if isinstance(found, Unavailable) else found
-    values: dict[str, Value] = {f"bleu_{n}": value for n, value in enumerate(four, start=1)}
+    found = attempt(METRICS[:4], lambda: tools.bleu(scored))
     tell("rouge_l")
-    values["rouge_l"] = attempt(lambda: rouge_l(scored))
+    found |= attempt(["rouge_l"], lambda: [tools.rouge_l(scored)])
     tell("cider")
-    if len(words.captions) < 2:
-        values["cider"] = Unavailable(
-            "CIDEr-D weighs words by how few images have them: one image is not enough."
-        )
-    else:
-        values["cider"] = attempt(
-            lambda: sum(value for i, value in cider_d(words).items() if i in ids) / len(ids)
-        )
+    found |= attempt(["cider"], cider)
     tell("meteor")
-    values["meteor"] = attempt(lambda: meteor(scored, *tools))
+    found |= attempt(["meteor"], lambda: [tools.meteor(scored)])
     tell("spice")
-    values["spice"] = attempt(lambda: _spice(scored, tools, find_corenlp(spice_folder)))
-    return values
+    found |= attempt(["spice"], lambda: [tools.spice(scored, tools.find_corenlp(spice_folder))])
+    return found
 
 
-def _spice(words: Words, tools: tuple[Java, Path], corenlp: Path | Unavailable) -> Value:
-    return corenlp if isinstance(corenlp, Unavailable) else spice(words, *tools, corenlp)
-
-
-def _find_tools() -> tuple[Java, Path] | Unavailable:
-    library = library_folder()
-    if isinstance(library, Unavailable):
-        return library
-    java = find_java()
-    return java if isinstance(java, Unavailable) else (java, library)
-
-
-def _tokenized(
-    predictions: Mapping[str, str], references: Mapping[str, Sequence[str]], java: Java, lib: Path
-) -> Words:
+def _tokenized(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Words:
     """Tokenize captions and references in one go, in the order of the references."""
     texts = [
         text
         for i, captions in references.items()
         for text in (strip_special(predictions.get(i, "")), *captions)
     ]
-    lines = iter(tokenize(texts, java, lib))
+    lines = iter(tools.tokenize(texts))
     captions: dict[str, str] = {}
     people: dict[str, tuple[str, ...]] = {}
     for i, given in references.items():
         captions[i] = next(lines)
         people[i] = tuple(islice(lines, len(given)))
     return Words(captions, people)
-
-
-def _fits(words: Words, predicted: frozenset[str]) -> bool:
-    """Return whether captions share more words with their own references than with the next's."""
-    chosen = [i for i in words.captions if i in predicted][:_TRIED]
-    if len(chosen) < 20:
-        return True
-    turned = dict(zip(chosen, [words.captions[i] for i in (*chosen[1:], chosen[0])], strict=True))
-    people = {i: words.references[i] for i in chosen}
-    own = sum(cider_d(Words({i: words.captions[i] for i in chosen}, people)).values())
-    return own > 1.1 * sum(cider_d(Words(turned, people)).values())
 
 
 def _remarks(

@@ -6,7 +6,7 @@ Read next: `fuseprompt.evaluation.report.write`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from fuseprompt.evaluation.metrics.base import METRICS, Judged, Scores, Unavailable, Value
+from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 from fuseprompt.evaluation.report.peers import PEERS, REMARKS, PeerRow
 
 #: Headings of metrics; others are shown under their own names.
@@ -71,17 +71,17 @@ def score_section(
     return "\n\n".join(part for part in parts if part)
 
 
-def show(metric: str, value: Value | Judged | None) -> str:
+def show(metric: str, score: Score | None) -> str:
     """Return a score as it is printed: metrics and shares in percent, other numbers as they are."""
-    if value is None or isinstance(value, Unavailable):
+    if score is None or score.value is None:
         return "-"
-    number = value.value if isinstance(value, Judged) else value
-    # Of several judges of the tone all but the first have their name in the metric's.
-    return f"{100 * number:.2f}" if metric.partition(":")[0] in PERCENT else f"{number:.3f}"
+    # Of several judges of the sentiment all but the first have their name in the metric's.
+    is_share = metric.partition(":")[0] in PERCENT
+    return f"{100 * score.value:.2f}" if is_share else f"{score.value:.3f}"
 
 
 def _table(scores: Scores, peers: Sequence[PeerRow], name: str) -> str:
-    values = _values(scores)
+    values = scores.values
     # Beside others' rows only what they report, or the table is as wide as it is empty.
     reported = dict.fromkeys(metric for peer in peers for metric in peer.scores)
     others = [m for m in reported if m not in METRICS]
@@ -96,20 +96,16 @@ def _table(scores: Scores, peers: Sequence[PeerRow], name: str) -> str:
     return markdown_table(head, rows)
 
 
-def _values(scores: Scores) -> dict[str, Value | Judged]:
-    return {**{metric: getattr(scores, metric) for metric in METRICS}, **scores.extra}
-
-
 def _notes(scores: Scores, peers: Sequence[PeerRow]) -> list[str]:
     lines = [f"Images: {scores.images:,}, {100 * scores.coverage:.1f} % of them with a caption."]
-    for metric, value in _values(scores).items():
+    for metric, score in scores.values.items():
         title = TITLES.get(metric, metric)
-        if isinstance(value, Unavailable):
-            lines.append(f"{title}: not available: {value.reason}")
-        elif isinstance(value, Judged):
-            kind = _KINDS[value.independent]
-            details = "".join(f"; {name}: {number:.3f}" for name, number in value.details.items())
-            lines.append(f"{title}: {show(metric, value)}, by {value.by}{kind}{details}.")
+        if score.value is None:
+            lines.append(f"{title}: not available: {score.note}")
+        elif score.by:
+            kind = _KINDS[score.independent]
+            details = "".join(f"; {name}: {number:.3f}" for name, number in score.details.items())
+            lines.append(f"{title}: {show(metric, score)}, by {score.by}{kind}{details}.")
     lines += scores.notes
     for peer in peers:
         if peer.note or peer.source != peers[0].source:

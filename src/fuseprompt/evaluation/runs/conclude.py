@@ -2,7 +2,7 @@
 
 A run without captions by people has a report and no scores, and so has a shard: the mean of shards'
 scores is another number than the score of the whole. Read next:
-`fuseprompt.evaluation.metrics.parts`, `fuseprompt.evaluation.report.write`.
+`fuseprompt.evaluation.metrics.score`, `fuseprompt.evaluation.report.write`.
 """
 
 import json
@@ -13,10 +13,9 @@ from typing import Final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Dataset
-from fuseprompt.evaluation.metrics.base import Scores
-from fuseprompt.evaluation.metrics.measures import Wanted
-from fuseprompt.evaluation.metrics.parts import Scoring, score_parts
+from fuseprompt.evaluation.metrics.base import Scores, Scoring
 from fuseprompt.evaluation.metrics.predictions import read_predictions
+from fuseprompt.evaluation.metrics.score import score_parts
 from fuseprompt.evaluation.report.write import write_report
 from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_text
 from fuseprompt.evaluation.runs.plan import ALL, make_jobs
@@ -82,16 +81,12 @@ def _score(
     if not any(item.references for item in dataset.items):
         raise MetricError("the dataset has no captions by people to compare with.")
     has_tones = any(item.sentiment for item in dataset.items)
-    wanted = Wanted(
-        distinct=True,
-        scene_graph=True,
-        judges=("vader", "afinn") if has_tones else (),
-        optimised=tuple(run.settings.models.values()),
-    )
     scoring = Scoring(
         by_domain=any(item.domain for item in dataset.items),
         spice_folder=spice_folder,
-        wanted=wanted,
+        distinct=True,
+        judges=("vader", "afinn") if has_tones else (),
+        optimised=tuple(run.settings.models.values()),
     )
     predictions = read_predictions([run.folder / CAPTIONS])
     return score_parts(predictions, dataset, scoring, on_metric=on_metric)

@@ -1,0 +1,340 @@
+"""The metrics of coco-caption: the original code and programs, run safely.
+
+BLEU, ROUGE-L and CIDEr-D are code of pycocoevalcap. The tokenizer, METEOR and SPICE are Java
+programs; each reads a file of captions and ends. pycocoevalcap's own way to run them writes beside
+its code, hangs on an odd caption, and gives later captions to the wrong image after a line break
+that is no line feed. Read next: `fuseprompt.evaluation.metrics.judges`.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.clean import clean_caption
+
+#: Passed to every program: on a German machine METEOR would print decimal commas. The `.format`
+#: properties win over the plain ones where both are set.
+_FLAGS: Final = (
+    "-Duser.language=en",
+    "-Duser.country=US",
+    "-Duser.language.format=en",
+    "-Duser.country.format=US",
+    "-Dfile.encoding=UTF-8",
+    "-Dstdout.encoding=UTF-8",
+)
+
+#: The two files of CoreNLP 3.6.0 that SPICE needs, and the folder in its archive.
+_CORENLP: Final = ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
+_UNPACKED: Final = "stanford-corenlp-full-2015-12-09"
+
+#: Tokens that stand for no text; the tokenizer would make five words of "<|endoftext|>".
+_SPECIAL: Final = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|</?s>|<pad>|<unk>|<eos>|<bos>|<mask>|</?(?:start|end)_of_turn>"
+    r"|\[(?:CLS|SEP|PAD|UNK|MASK)\]"
+)
+
+
+@final
+@dataclass(frozen=True)
+class Words:
+    """Tokenized captions and references of the same images, in the same order.
+
+    Attributes:
+        captions: One line of words per image; empty where there is no caption.
+        references: At least one line of words per image.
+    """
+
+    captions: Mapping[str, str]
+    references: Mapping[str, tuple[str, ...]]
+
+    def only(self, ids: frozenset[str]) -> "Words":
+        """Return the words of some images."""
+        return Words(
+            {i: line for i, line in self.captions.items() if i in ids},
+            {i: lines for i, lines in self.references.items() if i in ids},
+        )
+
+
+def strip_special(text: str) -> str:
+    """Return a text without special tokens, such as "<|endoftext|>", "</s>" or "[SEP]"."""
+    return _SPECIAL.sub(" ", text)
+
+
+def tokenize(texts: Sequence[str]) -> list[str]:
+    """Cut texts into words by Stanford's PTB tokenizer 3.4.1, as all published numbers do.
+
+    Lower case, punctuation removed; brackets stay as "-lrb-", a fault of every published number.
+
+    Args:
+        texts: Captions; line breaks and control characters in them count as blanks.
+
+    Returns:
+        One line of words with blanks between them per text, in order; empty for one without words.
+
+    Raises:
+        MetricError: If the tokenizer is missing or fails, or if it returns another number of lines.
+    """
+    folder = library_folder() / "tokenizer"
+    from pycocoevalcap.tokenizer.ptbtokenizer import PUNCTUATIONS, STANFORD_CORENLP_3_4_1_JAR
+
+    program = ("-cp", folder / STANFORD_CORENLP_3_4_1_JAR, "edu.stanford.nlp.process.PTBTokenizer")
+    printed = run_java(
+        (*program, "-preserveLines", "-lowerCase", "captions.txt"),
+        {"captions.txt": _lines(map(clean_caption, texts))},
+        heap=1024,
+        timeout=120 + 0.05 * len(texts),
+    )
+    rows = printed.split("\n")[:-1]
+    if len(rows) != len(texts):
+        raise MetricError(
+            f"The PTB tokenizer gave {len(rows)} lines for {len(texts)} captions, so captions and "
+            "images no longer match. Look for odd characters in the captions."
+        )
+    removed = frozenset(PUNCTUATIONS)
+    return [" ".join(word for word in row.split() if word not in removed) for row in rows]
+
+
+def bleu(words: Words) -> list[float]:
+    """Return BLEU-1 to BLEU-4 of the whole set, from 0 to 1."""
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    scores, _ = Bleu(4).compute_score(*_as_library(words), verbose=0)
+    return [float(score) for score in scores]
+
+
+def rouge_l(words: Words) -> float:
+    """Return the mean ROUGE-L over images, from 0 to 1."""
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    mean, _ = Rouge().compute_score(*_as_library(words))
+    return float(mean)
+
+
+def cider_d(words: Words) -> dict[str, float]:
+    """Return the CIDEr-D of each image, from 0 to 10: what papers call CIDEr.
+
+    A word weighs more the fewer images have it in their references, so the score of an image
+    depends on all images.
+    """
+    from pycocoevalcap.cider.cider import Cider
+
+    _, scores = Cider().compute_score(*_as_library(words))
+    return {i: float(score) for i, score in zip(words.captions, scores, strict=True)}
+
+
+def meteor(words: Words) -> float:
+    """Return METEOR 1.5 of the whole set, from 0 to 1; it is no mean over images.
+
+    Raises:
+        MetricError: If the program is missing, fails or prints no score.
+    """
+    most = max(len(lines) for lines in words.references.values())
+    # Every image must have as many references; repeating one changes no score.
+    padded = [
+        line
+        for lines in words.references.values()
+        for line in (*lines, *[lines[-1]] * (most - len(lines)))
+    ]
+    home = library_folder() / "meteor"
+    # The program finds its paraphrases by itself, but not in a folder with a blank in its name.
+    options = ("-l", "en", "-norm", "-r", str(most), "-a", home / "data" / "paraphrase-en.gz")
+    printed = run_java(
+        ("-jar", home / "meteor-1.5.jar", "captions.txt", "references.txt", *options),
+        {"captions.txt": _lines(words.captions.values()), "references.txt": _lines(padded)},
+        heap=2048,
+        timeout=300 + 0.1 * len(words.captions) * most,
+    )
+    segments = len(re.findall(r"^Segment \d+ score:", printed, flags=re.MULTILINE))
+    found = re.search(r"^Final score:\s+([\d.Ee-]+)\s*$", printed, flags=re.MULTILINE)
+    if found is None or segments != len(words.captions) or not math.isfinite(float(found[1])):
+        raise MetricError(
+            f"METEOR scored {segments} of {len(words.captions)} captions and ended with "
+            f"{printed.strip()[-80:]!r}; expected 'Final score:' and a number."
+        )
+    return float(found[1])
+
+
+def spice(words: Words, corenlp: Path) -> float:
+    """Return the mean SPICE over images, from 0 to 1.
+
+    Args:
+        words: Tokenized captions and references.
+        corenlp: What `find_corenlp` returned.
+
+    Returns:
+        The mean F-score of all tuples.
+
+    Raises:
+        MetricError: If the program is missing or fails, or scores other images than those given.
+    """
+    asked = [
+        {"image_id": number, "test": words.captions[i], "refs": list(words.references[i])}
+        for number, i in enumerate(words.captions)
+    ]
+    jars = [library_folder() / "spice" / "spice-1.0.jar", *(corenlp / jar for jar in _CORENLP)]
+    program = ("-cp", os.pathsep.join(map(str, jars)), "edu.anu.spice.SpiceScorer")
+    answer = run_java(
+        (*program, "asked.json", "-out", "scores.json", "-silent"),
+        {"asked.json": json.dumps(asked)},
+        heap=8192,
+        timeout=7200.0,
+        output="scores.json",
+    )
+    try:
+        scores = {row["image_id"]: float(row["scores"]["All"]["f"]) for row in json.loads(answer)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetricError(f"SPICE wrote no scores that can be read ({error}).") from None
+    if set(scores) != set(range(len(asked))):
+        raise MetricError(f"SPICE scored {len(scores)} images, expected {len(asked)}.")
+    # Without one tuple in the references there is nothing to find, and the program says NaN.
+    return sum(f if math.isfinite(f) else 0.0 for f in scores.values()) / len(scores)
+
+
+def library_folder() -> Path:
+    """Return the folder of pycocoevalcap.
+
+    Raises:
+        MetricError: If it is not installed.
+    """
+    found = importlib.util.find_spec("pycocoevalcap")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    if not places:
+        raise MetricError(
+            "The package pycocoevalcap is not installed. "
+            'Install it (104 MB): pip install "fuseprompt[metrics]".'
+        )
+    return Path(places[0])
+
+
+def find_java() -> Path:
+    """Return the Java of JAVA_HOME, else the first on PATH.
+
+    Raises:
+        MetricError: If there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    path = path or shutil.which("java")
+    if path is None:
+        raise MetricError(
+            "Java is not installed (no `java` in JAVA_HOME or on PATH). "
+            "Install it: apt install default-jre-headless, or conda install openjdk."
+        )
+    return Path(path)
+
+
+def find_corenlp(folder: Path | None) -> Path:
+    """Return the folder that holds the jars of CoreNLP 3.6.0.
+
+    Args:
+        folder: The user's choice: that folder, or the one in which the archive was unpacked.
+
+    Returns:
+        The folder.
+
+    Raises:
+        MetricError: If the jars are not there; SPICE cannot run then.
+    """
+    if folder is None:
+        raise MetricError(
+            "SPICE needs Stanford CoreNLP 3.6.0, which no package brings. Download "
+            f"{_UNPACKED}.zip (385 MB) from Stanford or from Maven Central, unpack it and give its "
+            "folder: --spice-folder DIR."
+        )
+    for place in (folder, folder / _UNPACKED):
+        if all((place / jar).is_file() for jar in _CORENLP):
+            return place
+    missing = [jar for jar in _CORENLP if not (folder / jar).is_file()]
+    raise MetricError(
+        f"{folder} lacks {' and '.join(missing)}. Give the folder of Stanford CoreNLP 3.6.0; other "
+        "versions give other scores."
+    )
+
+
+def run_java(
+    arguments: Sequence[str | Path],
+    files: Mapping[str, str],
+    *,
+    heap: int,
+    timeout: float,
+    output: str | None = None,
+) -> str:
+    """Run a Java program to its end, in a folder of its own.
+
+    Args:
+        arguments: Options for Java, the program and its options.
+        files: Text by name of each file that is there when it starts.
+        heap: Most memory for its objects, in MB.
+        timeout: Seconds after which it is killed.
+        output: File that it writes, whose text is returned; by default its standard output is.
+
+    Returns:
+        The text.
+
+    Raises:
+        MetricError: If it cannot be started, fails or takes too long; the message ends with its own
+            last words.
+    """
+    command = [str(find_java()), f"-Xmx{heap}m", *_FLAGS, *map(str, arguments)]
+    with tempfile.TemporaryDirectory(prefix="fuseprompt-") as folder:
+        for name, text in files.items():
+            Path(folder, name).write_bytes(text.encode())
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                # In the locale C Java opens no path with an "é" in it.
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise MetricError(
+                f"Java was stopped after {timeout:.0f} s without an answer. Score fewer captions, "
+                "or look for a caption of thousands of words."
+            ) from None
+        except OSError as error:
+            raise MetricError(f"{command[0]} cannot be started ({error.strerror}).") from None
+        if done.returncode != 0:
+            ended = f"exit code {done.returncode}"
+            if done.returncode < 0:
+                ended = f"killed by signal {-done.returncode}; out of memory?"
+            words = _last_words(done.stderr.decode(errors="replace"))
+            raise MetricError(f"Java failed ({ended}): {words}")
+        try:
+            content = done.stdout if output is None else Path(folder, output).read_bytes()
+        except OSError as error:
+            raise MetricError(f"Java wrote no {output} ({error.strerror}).") from None
+    return content.decode(errors="replace")
+
+
+def _last_words(stderr: str) -> str:
+    """Return the line of an error output that says most: that of the exception, else the last."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    # Java repeats JAVA_TOOL_OPTIONS there, and the frames of a stack say nothing to a user.
+    lines = [line for line in lines if not line.startswith(("Picked up ", "at ", "... "))]
+    errors = [line for line in lines if re.search(r"(Error|Exception)\b", line)]
+    chosen = errors[-1] if errors else lines[-1] if lines else "no error output"
+    return chosen if len(chosen) <= 300 else f"{chosen[:297]}..."
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+def _as_library(words: Words) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return references and captions as pycocoevalcap takes them."""
+    references = {i: list(lines) for i, lines in words.references.items()}
+    return references, {i: [line] for i, line in words.captions.items()}

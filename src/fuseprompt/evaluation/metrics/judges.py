@@ -1,0 +1,297 @@
+"""Measures beside the published metrics: variety, CLIPScore, fluency, sentiment.
+
+A measure that depends on a model says which, and whether the captions were optimised for it. Read
+next: `fuseprompt.cli.score`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.metrics.base import Score, Scoring, attempt
+from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.hub import load
+from fuseprompt.models.image_text import ImageTextModel
+from fuseprompt.models.images import open_image
+from fuseprompt.text.retokenize import PaddedIds
+
+#: What the authors of CLIPScore put before every text, and the factor that spreads their cosines
+#: over [0, 1].
+_PREFIX: Final = "A photo depicts "
+_FACTOR: Final = 2.5
+
+#: Pictures that are in memory, and texts that are padded to one another, at a time.
+_PICTURES: Final = 16
+_TEXTS: Final = 256
+
+#: Images whose first caption by people gets a fluency, for comparison; a model takes its time.
+_MOST_PEOPLE: Final = 500
+
+#: Sentiments, by the names that classifiers give them.
+_SENTIMENTS: Final = {
+    "positive": "positive",
+    "pos": "positive",
+    "negative": "negative",
+    "neg": "negative",
+    "neutral": "neutral",
+    "neu": "neutral",
+}
+
+#: From here on VADER's compound score is a sentiment, as its authors say.
+_VADER_LEAST: Final = 0.05
+
+
+def measure(
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    images: Mapping[str, Path],
+    scoring: Scoring,
+    *,
+    sentiment: str = "",
+    on_metric: Callable[[str], None] | None = None,
+) -> dict[str, Score]:
+    """Take further measures.
+
+    Args:
+        captions: Caption by image id.
+        references: Captions by people, for every image of the split.
+        images: File of every image of the split.
+        scoring: Which measures.
+        sentiment: The sentiment that was asked for, or "".
+        on_metric: Called with the name of each measure before it is taken.
+
+    Returns:
+        Scores by name: distinct_1, distinct_2, clip_score, ref_clip_score, fluency,
+        sentiment_accuracy of the first judge, and "sentiment_accuracy:NAME" of the others.
+    """
+    tell = on_metric or (lambda _name: None)
+    written = [captions[i] for i in references if captions.get(i)]
+
+    def by(model: str, value: float, **details: float) -> Score:
+        known = scoring.optimised
+        independent = None if known is None else model not in known
+        return Score(value, by=model, independent=independent, details=details)
+
+    def clip(name: str) -> list[Score]:
+        model: ImageTextModel = _load(name, ImageTextModel, "an image-text model")
+        both = clip_scores(captions, references, images, model)
+        return [by(name, sum(found.values()) / len(found)) for found in both]
+
+    def fluency(name: str) -> list[Score]:
+        model: CausalLM = _load(name, CausalLM, "a language model")
+        people = [texts[0] for texts in islice(references.values(), _MOST_PEOPLE)]
+        value = nats_per_token(written, model)
+        return [by(name, value, of_people=nats_per_token(people, model))]
+
+    def accuracy(name: str) -> list[Score]:
+        if sentiment not in ("positive", "negative"):
+            raise MetricError(
+                "There is no sentiment to look for: captions are judged where --sentiment is "
+                "positive, negative or both."
+            )
+        judge = find_judge(name)
+        found = judge(written) if written else []
+        people = judge([text for texts in references.values() for text in texts])
+        # A missing caption has no sentiment, and so a wrong one.
+        shares = {s: found.count(s) / len(references) for s in (sentiment, "neutral")}
+        of_people = people.count(sentiment) / len(people)
+        return [by(name, shares[sentiment], neutral=shares["neutral"], of_people=of_people)]
+
+    scores: dict[str, Score] = {}
+    if scoring.distinct:
+        tell("distinct")
+        scores |= {f"distinct_{n}": Score(distinct(written, n)) for n in (1, 2)}
+    if scoring.clip_score is not None:
+        tell("clip_score")
+        names = ("clip_score", "ref_clip_score")
+        scores |= attempt(names, partial(clip, scoring.clip_score))
+    if scoring.fluency is not None:
+        tell("fluency")
+        scores |= attempt(["fluency"], partial(fluency, scoring.fluency))
+    for judge in scoring.judges:
+        first = "sentiment_accuracy"
+        name = f"{first}:{judge}" if first in scores else first
+        tell(name)
+        scores |= attempt([name], partial(accuracy, judge))
+    return scores
+
+
+def distinct(captions: Sequence[str], n: int) -> float:
+    """Return the share of runs of `n` words that are different, over all captions together.
+
+    Args:
+        captions: Captions; words are runs of letters, digits and apostrophes, in lower case.
+        n: Words of a run, such as 1 or 2.
+
+    Returns:
+        From 0 to 1; it falls with the number of captions, so compare equally many. 0 without words.
+
+    Example:
+        >>> distinct(["A dog.", "A red dog"], 1), distinct(["A dog.", "A red dog"], 2)
+        (0.6, 1.0)
+    """
+    runs = [
+        tuple(words[start : start + n])
+        for caption in captions
+        for words in [re.findall(r"[\w']+", caption.lower())]
+        for start in range(len(words) - n + 1)
+    ]
+    return len(set(runs)) / len(runs) if runs else 0.0
+
+
+def nats_per_token(captions: Sequence[str], model: CausalModel) -> float:
+    """Return the mean negative log-likelihood of captions, each in nats per token with its end.
+
+    Args:
+        captions: Captions; empty ones are left out, long ones cut at the model's length.
+        model: Any language model; that of the search shows the strength of the search alone.
+
+    Returns:
+        Nats per token of the model; smaller is more fluent. Tokens differ between models, so
+        compare captions under one model only.
+
+    Raises:
+        MetricError: If all captions are empty.
+    """
+    written = [caption for caption in captions if caption]
+    if not written:
+        raise MetricError("All captions are empty: there is no fluency to judge.")
+    rows = [ids[: model.max_length - 1] for ids in model.tokenizer.encode_batch(written)]
+    values = [float(nll.double().mean()) for nll in model.nll(rows, [0] * len(rows))]
+    return sum(values) / len(values)
+
+
+def clip_scores(
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    images: Mapping[str, Path],
+    model: ImageTextModel,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return CLIPScore and RefCLIPScore (Hessel et al., 2021).
+
+    CLIPScore is 2.5 times the cosine of an image and its caption, at least 0; RefCLIPScore is the
+    harmonic mean of that and the cosine of the caption and the closest reference.
+
+    Args:
+        captions: Caption by image id; an image whose caption is missing or empty scores 0.
+        references: At least one caption by people for every image of the split.
+        images: File by image id, for every image of the split.
+        model: The numbers of papers are those of CLIP ViT-B/32; others are on other scales.
+
+    Returns:
+        Both scores by image id, for every image of the split.
+
+    Raises:
+        ImageError: If an image that has a caption cannot be read.
+    """
+    alone, both = dict.fromkeys(images, 0.0), dict.fromkeys(images, 0.0)
+    written = [i for i in images if captions.get(i)]
+    if not written:
+        return alone, both
+    texts = outputs_of(model, [_PREFIX + captions[i] for i in written])
+    people = outputs_of(model, [_PREFIX + text for i in written for text in references[i]])
+    closest = [
+        max(0.0, float(torch.mv(part, text).max()))
+        for text, part in zip(
+            texts, torch.split(people, [len(references[i]) for i in written]), strict=True
+        )
+    ]
+    cosines: list[float] = []
+    for start in range(0, len(written), _PICTURES):
+        pictures = [open_image(images[i]) for i in written[start : start + _PICTURES]]
+        features = model.image_features(pictures).cpu()
+        cosines += (features * texts[start : start + _PICTURES]).sum(dim=-1).tolist()
+    for i, cosine, other in zip(written, cosines, closest, strict=True):
+        alone[i] = one = _FACTOR * max(cosine, 0.0)
+        both[i] = 2 * one * other / (one + other) if one > 0 and other > 0 else 0.0
+    return alone, both
+
+
+def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
+    """Return a function that names the sentiment of texts: positive, negative or neutral.
+
+    Judges with two and with three classes are not comparable: one without "neutral" calls most
+    plain captions positive.
+
+    Args:
+        name: "vader" or "afinn", lexicons of the packages of that name, or the id of a classifier.
+            VADER's authors rated texts that `offline:sentiment` was trained on.
+
+    Returns:
+        The function.
+
+    Raises:
+        MetricError: If a package is missing, or a classifier's labels are no sentiments.
+    """
+    if name not in ("vader", "afinn"):
+        return _classifier(_load(name, Classifier, "vader, afinn or a classifier"))
+    rate: Callable[[str], float]
+    try:
+        if name == "vader":
+            from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+            lexicon: Any = SentimentIntensityAnalyzer()
+            rate, least = lambda text: lexicon.polarity_scores(text)["compound"], _VADER_LEAST
+        else:
+            from afinn import Afinn
+
+            rate, least = Afinn().score, 0.0
+    except ImportError:
+        package = {"vader": "vaderSentiment"}.get(name, name)
+        raise MetricError(f"The judge {name} needs a package: pip install {package}.") from None
+
+    def name_of(score: float) -> str:
+        is_neutral = abs(score) < least or score == 0.0
+        return "neutral" if is_neutral else "positive" if score > 0 else "negative"
+
+    return lambda texts: [name_of(rate(text)) for text in texts]
+
+
+def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
+    """Return a model's output for each text, on the CPU.
+
+    A text that is too long is cut before its last special tokens: CLIP reads the last of them.
+
+    Args:
+        model: Anything that turns a text into a vector.
+        texts: At least one text, of any length.
+
+    Returns:
+        Shape (n, o).
+    """
+    tokenizer = model.tokenizer
+    room = model.max_length - tokenizer.num_special
+    rows = [tokenizer.frame(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
+    with torch.no_grad():
+        blocks = [
+            model.outputs(PaddedIds.from_lists(rows[start : start + _TEXTS])).cpu()
+            for start in range(0, len(rows), _TEXTS)
+        ]
+    return torch.cat(blocks)
+
+
+def _classifier(model: Classifier) -> Callable[[Sequence[str]], list[str]]:
+    labels = [_SENTIMENTS.get(label.lower(), "") for label in model.labels]
+    if not {"positive", "negative"} <= set(labels) or "" in labels:
+        raise MetricError(
+            f"{model.name}: its labels are {', '.join(model.labels)}; expected positive and "
+            "negative, and neutral or not. Name them in id2label of its config.json."
+        )
+    return lambda texts: [labels[n] for n in outputs_of(model, texts).argmax(dim=-1).tolist()]
+
+
+def _load(name: str, kind: Any, expected: str) -> Any:
+    model = load(name)
+    if not isinstance(model, kind):
+        raise MetricError(f"{name}: expected {expected}, got a {type(model).__name__}.")
+    return model
