@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,8 @@ import pytest
 from fuseprompt.cli.evaluate import describe_seconds
 from fuseprompt.cli.main import main
 from fuseprompt.evaluation.runs.folder import read_run
-from tests.evaluation.runs.fakes import InlineExecutor, captions_of
-from tests.evaluation.runs.test_patience import Stuck
+from tests.evaluation.runs.fakes import captions_of, inline_workers
+from tests.evaluation.runs.test_dispatch import Endless
 from tests.tasks.fixtures import save_models, save_pictures
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
@@ -44,7 +46,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process."""
-    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+    monkeypatch.setattr("fuseprompt.cli.evaluate.local_workers", inline_workers)
 
 
 @pytest.fixture
@@ -137,14 +139,16 @@ def test_progress_has_pace_and_time_left(
 
 
 def test_a_worker_that_hangs_is_ended_in_time(data, tmp_path, models, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", Stuck)
+    monkeypatch.setattr(
+        "fuseprompt.cli.evaluate.local_workers", lambda make: nullcontext(partial(Endless, make))
+    )
     options = ("--no-score", "--group-timeout", "0.02")
     assert main(command(data, tmp_path / "run", models, *options)) == 1
     printed = capsys.readouterr().out
     assert "run: 5 of 6 captions" in printed
     assert "failed: 2.png: the search took longer than --group-timeout 0.02 s" in printed
     # It is no setting: a run may be resumed with another one, or none.
-    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+    monkeypatch.setattr("fuseprompt.cli.evaluate.local_workers", inline_workers)
     assert main(command(data, tmp_path / "run", models, "--no-score", "--resume")) == 0
     with pytest.raises(SystemExit):
         main(command(data, tmp_path / "other", models, "--group-timeout", "0"))

@@ -13,7 +13,7 @@ from fuseprompt.evaluation.reproduce import read_experiment
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.tasks.models import PAPER, model_ids
 from tests.evaluation.datasets.fixtures import write_karpathy, write_nocaps, write_senticap
-from tests.evaluation.runs.fakes import InlineExecutor
+from tests.evaluation.runs.fakes import inline_workers
 from tests.tasks.fixtures import save_models
 
 #: For each experiment its dataset, what writes an invented one, and the keys of its captions.
@@ -58,7 +58,7 @@ def small_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process."""
-    monkeypatch.setattr("fuseprompt.cli.evaluate.LocalExecutor", InlineExecutor)
+    monkeypatch.setattr("fuseprompt.cli.evaluate.local_workers", inline_workers)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -28,12 +28,12 @@ from fuseprompt.evaluation.datasets import Dataset, read_dataset
 from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, library_folder
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
-from fuseprompt.evaluation.runs.executors import Executor, LocalExecutor
 from fuseprompt.evaluation.runs.folder import JOURNAL, Run, has_settings, read_settings, write_text
 from fuseprompt.evaluation.runs.grouping import compare_runs
 from fuseprompt.evaluation.runs.journal import newest, read_journal
 from fuseprompt.evaluation.runs.plan import read_shard
 from fuseprompt.evaluation.runs.searcher import MakeCaptioner, settings_of
+from fuseprompt.evaluation.runs.workers import StartWorker, local_workers
 from fuseprompt.models.hub import pick_device
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.models import model_ids
@@ -64,17 +64,17 @@ def evaluate_dataset(args: Any) -> int:
         if not value:
             raise UsageError(f"{name} is required, as an argument or in the file of --config.")
     if args.executor == "ray":
-        from fuseprompt.evaluation.runs.ray_executor import check_ray
+        from fuseprompt.evaluation.runs.ray_workers import check_ray
 
         check_ray()
     told = _Teller(quiet=args.quiet)
-    plan = _plan(args)
     dataset = read_dataset(
         name_of_dataset, Path(args.root), split=args.split, sentiment=args.sentiment
     )
     for note in dataset.notes:
         told.note(note)
     make, num_workers = _workers(args, dataset)
+    plan = _plan(args, num_workers)
     settings = settings_of(make, dataset)
     if not args.quiet:
         ids = make.ids
@@ -83,20 +83,20 @@ def evaluate_dataset(args: Any) -> int:
         _tell_missing_tools(told, args.spice_folder)
     silence_libraries()
 
-    def open_executor() -> AbstractContextManager[Executor]:
+    def open_workers() -> AbstractContextManager[StartWorker]:
         if args.executor == "ray":
-            from fuseprompt.evaluation.runs.ray_executor import RayExecutor
+            from fuseprompt.evaluation.runs.ray_workers import ray_workers
 
             gpus = args.gpus_per_worker if settings.device == "cuda" else 0.0
-            return RayExecutor(make, num_workers=num_workers, threads=make.threads, gpus=gpus)
-        return LocalExecutor(make, num_workers=num_workers)
+            return ray_workers(make, num_workers=num_workers, threads=make.threads, gpus=gpus)
+        return local_workers(make)
 
     with _stopped_by_sigterm(), _told_what_is_safe(plan.folder):
-        run = _captioned(dataset, settings, plan, open_executor, told)
+        run = _captioned(dataset, settings, plan, open_workers, told)
         agreement: dict[str, Any] = {}
         if args.check_grouping:
             alone = replace(plan, folder=plan.folder / ALONE, resume=True)
-            other = _captioned(dataset, replace(settings, group_size=1), alone, open_executor, told)
+            other = _captioned(dataset, replace(settings, group_size=1), alone, open_workers, told)
             agreement = asdict(compare_runs(run, other))
             write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
         scores = conclude(
@@ -152,7 +152,7 @@ def _captioned(
     dataset: Dataset,
     settings: Any,
     plan: Plan,
-    open_executor: Callable[[], AbstractContextManager[Executor]],
+    open_workers: Callable[[], AbstractContextManager[StartWorker]],
     told: "_Teller",
 ) -> Run:
     with told.watching():
@@ -160,13 +160,13 @@ def _captioned(
             dataset,
             settings,
             plan=plan,
-            open_executor=open_executor,
+            open_workers=open_workers,
             on_status=told.status,
             on_note=told.note,
         )
 
 
-def _plan(args: Any) -> Plan:
+def _plan(args: Any, num_workers: int) -> Plan:
     return Plan(
         folder=Path(args.out),
         root=str(args.root),
@@ -174,6 +174,7 @@ def _plan(args: Any) -> Plan:
         shard=read_shard(args.shard),
         limit=args.limit,
         resume=args.resume,
+        num_workers=num_workers,
         max_failures=args.max_failures,
         hours=args.hours,
         group_timeout=args.group_timeout,

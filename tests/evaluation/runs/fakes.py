@@ -9,17 +9,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
-from fuseprompt.evaluation.runs.executors import Done, LocalExecutor, MakeSearcher, Task, do_task
 from fuseprompt.evaluation.runs.folder import Run, RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.workers import (
+    Answer,
+    MakeSearcher,
+    StartWorker,
+    do_jobs,
+    local_workers,
+)
 
 SETTINGS = RunSettings(
     dataset="folder",
@@ -117,33 +124,34 @@ def found(text: str) -> Found:
     )
 
 
-class InlineExecutor(AbstractContextManager["InlineExecutor"]):
-    """Does every task at once, in this process; takes the place of any executor."""
+def done(value: object) -> "Future[object]":
+    """Return a future with a value."""
+    future: Future[object] = Future()
+    future.set_result(value)
+    return future
 
-    def __init__(self, make: MakeSearcher, **_: object) -> None:
-        self._searcher = make(0)
-        self._done: list[Done] = []
 
-    def __exit__(self, *_: object) -> None:
+class InlineWorker:
+    """Searches at once, in this process; takes the place of any worker."""
+
+    def __init__(self, make: MakeSearcher, number: int) -> None:
+        self._searcher = make(number)
+        self.ready = done("")
+
+    def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
+        return done(do_jobs(self._searcher, jobs))
+
+    def stop(self) -> None:
         pass
 
-    @property
-    def num_free(self) -> int:
-        return int(not self._done)
+    def kill(self, *, after: float = 0.0) -> None:
+        pass
 
-    @property
-    def searching(self) -> Sequence[int]:
-        return ()
 
-    def abort(self, number: int, *, reason: str) -> Done:
-        raise AssertionError("nothing is worked on between two calls")
-
-    def submit(self, task: Task) -> None:
-        self._done.append(do_task(self._searcher, task))
-
-    def wait(self, timeout: float) -> list[Done]:
-        done, self._done = self._done, []
-        return done
+@contextmanager
+def inline_workers(make: MakeSearcher, **_: object) -> Iterator[StartWorker]:
+    """Start workers in this process."""
+    yield lambda number: InlineWorker(make, number)
 
 
 def fake_dataset(folder: Path, count: int = 10) -> Dataset:
@@ -168,7 +176,7 @@ def run_fake(
         fake_dataset(data, count),
         settings,
         plan=plan,
-        open_executor=lambda: InlineExecutor(make or MakeFake()),
+        open_workers=lambda: inline_workers(make or MakeFake()),
     )
 
 
@@ -183,8 +191,8 @@ def main() -> None:
     evaluate(
         fake_dataset(data, 40),
         SETTINGS,
-        plan=Plan(out, resume=True),
-        open_executor=lambda: LocalExecutor(make, num_workers=2),
+        plan=Plan(out, resume=True, num_workers=2),
+        open_workers=lambda: local_workers(make),
     )
 
 

@@ -6,8 +6,12 @@ import os
 import resource
 import shutil
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +21,16 @@ from fuseprompt.evaluation.datasets.base import Item, make_dataset
 from fuseprompt.evaluation.runs import evaluate as module
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
 from fuseprompt.evaluation.runs.folder import read_run
-from fuseprompt.evaluation.runs.plan import Shard
+from fuseprompt.evaluation.runs.plan import Job, Shard
+from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 from tests.evaluation.runs.fakes import (
     SETTINGS,
-    InlineExecutor,
+    InlineWorker,
     MakeFake,
     captions_of,
+    done,
     fake_dataset,
+    inline_workers,
     run_fake,
 )
 
@@ -107,7 +114,7 @@ def test_every_sentiment_is_a_caption_of_its_own(tmp_path: Path) -> None:
         make_dataset("folder", "all", items=items),
         SETTINGS,
         plan=Plan(tmp_path / "run"),
-        open_executor=lambda: InlineExecutor(MakeFake()),
+        open_workers=lambda: inline_workers(MakeFake()),
     )
     assert list(run.captions) == [(str(i), s) for i in (1, 2, 3) for s in ("negative", "positive")]
     assert run.captions["2", "negative"].group == ("1", "2", "3")
@@ -162,12 +169,12 @@ def test_a_journal_from_other_settings_is_refused(tmp_path: Path) -> None:
 def test_two_runs_into_one_folder(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
 
-    def open_executor() -> InlineExecutor:
+    def open_workers() -> AbstractContextManager[StartWorker]:
         with pytest.raises(RunError, match=f"another run is writing to it .process {os.getpid()}"):
             run_fake(data, out, resume=True)
-        return InlineExecutor(MakeFake())
+        return inline_workers(MakeFake())
 
-    run = evaluate(fake_dataset(data), SETTINGS, plan=Plan(out), open_executor=open_executor)
+    run = evaluate(fake_dataset(data), SETTINGS, plan=Plan(out), open_workers=open_workers)
     assert len(run.captions) == 10
 
 
@@ -201,29 +208,34 @@ def test_an_image_that_always_fails_costs_no_other_its_caption(tmp_path: Path) -
     assert list(run.failures) == [("7", "")]
     assert run.failures["7", ""].error == "ValueError: 7 is poison"
     assert len(run.captions) == 9
-    assert run.captions["8", ""].group == ("5", "6", "8")
+    assert run.failures["7", ""].attempt == 4  # Thrice with its group, once alone.
     searched = log.read_text().splitlines()
     assert searched.count("5 6 7 8") == 3
-    assert searched[-1] == "5 6 8"
+    assert searched[-4:] == ["5", "6", "7", "8"]
+    # Still bad: only it is tried alone again. Once it is mended, its group is searched whole.
+    run_fake(tmp_path / "data", tmp_path / "run", make, resume=True)
+    assert log.read_text().splitlines()[len(searched) :] == [*["5 6 7 8"] * 3, "7"]
+    run_fake(tmp_path / "data", tmp_path / "run", resume=True)
+    run_fake(tmp_path / "data", tmp_path / "whole")
+    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "whole")
 
 
-def test_images_that_only_fail_together_all_fail(tmp_path: Path) -> None:
-    class Crowded(InlineExecutor):
-        def submit(self, task: object) -> None:
-            super().submit(task)
-            (done,) = self._done
-            if len(task.jobs) > 1:
-                self._done = [replace(done, found=(), error="out of memory")]
+class Crowded(InlineWorker):
+    """A worker without the memory for two images."""
 
+    def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
+        return super().search(jobs) if len(jobs) == 1 else done(Answer("here", error="no memory"))
+
+
+def test_images_that_only_fail_together_are_searched_alone(tmp_path: Path) -> None:
     run = evaluate(
         fake_dataset(tmp_path / "data", 5),
         SETTINGS,
         plan=Plan(tmp_path / "run"),
-        open_executor=lambda: Crowded(MakeFake()),
+        open_workers=lambda: nullcontext(partial(Crowded, MakeFake())),
     )
-    assert [key[0] for key in run.failures] == ["1", "2", "3", "4"]
-    assert run.failures["1", ""].error == "out of memory"
-    assert [key[0] for key in run.captions] == ["5"]
+    assert run.failures == {}
+    assert [record.group for record in run.captions.values()] == [(str(n),) for n in range(1, 6)]
 
 
 def test_too_many_failures_end_the_run(tmp_path: Path) -> None:
@@ -243,7 +255,7 @@ def test_missing_images_are_found_before_any_work(tmp_path: Path) -> None:
             dataset,
             SETTINGS,
             plan=Plan(tmp_path / "run", max_failures=max_failures),
-            open_executor=lambda: InlineExecutor(MakeFake()),
+            open_workers=lambda: inline_workers(MakeFake()),
             on_note=notes.append,
         )
 
@@ -320,7 +332,7 @@ def test_the_status_tells_pace_and_time_left(tmp_path: Path) -> None:
         fake_dataset(tmp_path / "data"),
         SETTINGS,
         plan=Plan(tmp_path / "run"),
-        open_executor=lambda: InlineExecutor(MakeFake()),
+        open_workers=lambda: inline_workers(MakeFake()),
         on_status=seen.append,
     )
     assert [s.num_done for s in seen] == [4, 8, 10]

@@ -14,7 +14,7 @@ from fuseprompt.evaluation.metrics.predictions import match, read_predictions
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
 from fuseprompt.evaluation.runs.folder import Run
 from tests.evaluation.datasets.fixtures import WRITERS
-from tests.evaluation.runs.fakes import SETTINGS, InlineExecutor, MakeFake, captions_of
+from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, inline_workers
 
 
 def read_with_text_images(name: str, root: Path, *, sentiment: str | None = None) -> Dataset:
@@ -32,7 +32,7 @@ def run(dataset: Dataset, out: Path, *, resume: bool = False, limit: int | None 
         dataset,
         settings,
         plan=Plan(out, resume=resume, limit=limit),
-        open_executor=lambda: InlineExecutor(MakeFake()),
+        open_workers=lambda: inline_workers(MakeFake()),
     )
 
 

@@ -1,34 +1,51 @@
-"""Hands groups to an executor and decides what becomes of faults.
+"""Hands groups to workers and decides what becomes of faults.
 
-Every fault is tried `MAX_ATTEMPTS` times. An image that cannot be read is left out of its group,
-which is searched without it. When a search fails or kills its worker, the images of the group are
-tried one by one, those that fail alone are left out, and the others are searched together again:
-one bad image costs no other its caption. A search that takes too long is ended with its worker and
-counts as one that failed. Nothing is written to a file here. Read next:
+A group that fails is tried `MAX_ATTEMPTS` times. Then images that cannot be read are left out and
+the others are searched together; if the search itself failed or killed its worker, each image is
+searched alone: a bad image costs no other its caption. A search that takes too long is ended with
+its worker and counts as one that failed. Nothing is written to a file here. Read next:
 `fuseprompt.evaluation.runs.evaluate`.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import platform
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from typing import Final, final
 
-from fuseprompt.evaluation.runs.executors import Done, Executor, Task
+from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.journal import Found, Key, Record
-from fuseprompt.evaluation.runs.patience import Patience
 from fuseprompt.evaluation.runs.plan import Group, Job, holds
+from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 
-#: How often an image, or a group, is tried in one run of the program.
+#: How often a group is tried in one run of the program.
 MAX_ATTEMPTS: Final = 3
+
+#: Workers per place that may die, one after another, before one of them has loaded the models.
+MAX_DEATHS_AT_START: Final = 3
+
+#: Seconds that workers have to leave at the end of a run.
+_STOP_SECONDS: Final = 5.0
 
 #: Seconds after which the caller gets a turn, even if nothing is done.
 _TURN: Final = 1.0
+
+#: Seconds that count at most between two turns: if it was more, this process was stopped (Ctrl-Z),
+#: and its workers perhaps with it.
+_LONGEST_TURN: Final = 5.0
+
+#: A search is reported once that takes so many times what the longest took before it, and at least
+#: so many seconds: short ones vary by more.
+_FAR_LONGER: Final = 5.0
+_WORTH_A_NOTE: Final = 60.0
 
 
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one image at one attempt.
+    """End of one image's search.
 
     Attributes:
         job: The job.
@@ -37,7 +54,6 @@ class Outcome:
         host: Machine.
         found: The caption, or None.
         error: Why there is none, or "".
-        is_final: Whether it will not be tried again.
     """
 
     job: Job
@@ -46,161 +62,217 @@ class Outcome:
     host: str
     found: Found | None = None
     error: str = ""
-    is_final: bool = True
 
 
 def dispatch(
     groups: Sequence[Group],
-    executor: Executor,
+    start_worker: StartWorker,
     *,
+    num_workers: int = 1,
     records: Mapping[Key, Record],
-    patience: Patience | None = None,
-) -> Iterator[list[Outcome]]:
-    """Do groups until all images have a caption or have failed for good.
+    timeout: float | None = None,
+    on_note: Callable[[str], object] = lambda _: None,
+) -> Generator[list[Outcome], None, None]:
+    """Search groups until all images have a caption or have failed for good.
 
     Args:
         groups: The groups.
-        executor: Does the work; it is left open.
+        start_worker: Starts a worker; all are ended at the end, in whatever they are doing.
+        num_workers: Most workers at a time.
         records: Newest record of each key from earlier runs.
-        patience: Says which searches take too long; by default none does.
+        timeout: Seconds after which a search has taken too long, loading of models not counted, or
+            None for never.
+        on_note: Called with a sentence on every search that has taken too long, and once on one
+            that takes far longer than all before if there is no limit.
 
     Yields:
-        What became of images, those of a group together, in the order in which they finish; nothing
+        The ends of images, those of a group together, in the order in which they finish; nothing
         about once a second, so that the caller can stop or show progress.
+
+    Raises:
+        RunError: If a worker cannot make its searcher, or workers die again and again meanwhile.
     """
-    patience = Patience() if patience is None else patience
-    works = [_Work(group, records) for group in groups]
-    waiting = deque(_Step(work, work.jobs) for work in works)
-    running: dict[int, _Step] = {}
-    number = 0
-    while waiting or running:
-        while waiting and executor.num_free:
-            step = waiting.popleft()
-            running[number] = step
-            executor.submit(Task(number, step.jobs))
-            number += 1
-        late = patience.look({number: running[number].jobs for number in executor.searching})
-        ended = [executor.abort(number, reason=patience.reason) for number in late]
-        done = ended or executor.wait(_TURN)
-        if not done:
-            yield []
-        for one in done:
-            step = running.pop(one.task.number)
-            outcomes, further = _judge(step, one)
-            waiting.extend(further)
-            yield outcomes
+    waiting = deque(_Task(group.jobs) for group in groups)
+    places = [_Place(start_worker, n) for n in range(min(num_workers, len(waiting)))]
+    watch = _Watch(timeout, on_note)
+    num_deaths = 0
+    try:
+        while waiting or any(place.task for place in places):
+            for place in places:
+                if place.task is None and waiting:
+                    place.begin(waiting.popleft())
+            busy = [place for place in places if place.task is not None]
+            wait([place.answer for place in busy], _TURN, return_when=FIRST_COMPLETED)
+            late = watch.find_late(busy)
+            ended = [place for place in busy if place in late or place.answer.done()]
+            if not ended:
+                yield []
+            for place in ended:
+                task = place.task
+                answer = place.abort(watch.reason) if place in late else place.end()
+                assert task is not None  # Busy places have one.
+                if answer is not None:
+                    num_deaths = 0
+                    outcomes, further = _judge(task, answer, records)
+                    waiting.extend(further)
+                    yield outcomes
+                    continue
+                waiting.appendleft(task)  # It never began: the task is not to blame.
+                num_deaths += 1
+                if num_deaths >= MAX_DEATHS_AT_START * len(places):
+                    raise RunError(
+                        f"{num_deaths} workers died while they loaded the models ({place.death}). "
+                        "Use fewer workers, smaller models, or a machine with more memory."
+                    )
+    finally:
+        for place in places:
+            place.worker.stop()
+        for place in places:
+            place.worker.kill(after=_STOP_SECONDS)
 
 
 @final
-@dataclass(eq=False)
-class _Work:
-    """A group, and how it stands.
+@dataclass(frozen=True)
+class _Task:
+    """Jobs that are searched together.
 
     Attributes:
-        group: The group as planned.
-        records: Newest record of each key from earlier runs.
-        jobs: Those of its jobs that have not failed for good.
-        tries: How often each job was tried, earlier runs included.
-        num_faults: How often the image of each job could not be read in this run.
-        num_crashes: Searches of these jobs that failed.
-        num_probes: Jobs that are still tried alone.
-        has_culprit: Whether one of them failed alone.
-        error: The last crash.
+        jobs: The jobs.
+        num_tries: How often they were tried in this run.
+        num_left: How often they may still fail.
     """
 
-    group: Group
-    records: Mapping[Key, Record]
-    jobs: tuple[Job, ...] = ()
-    tries: Counter[Key] = field(default_factory=Counter)
-    num_faults: Counter[Key] = field(default_factory=Counter)
-    num_crashes: int = 0
-    num_probes: int = 0
-    has_culprit: bool = False
-    error: str = ""
-
-    def __post_init__(self) -> None:
-        self.jobs = self.group.jobs
-        for key in (job.key for job in self.jobs if job.key in self.records):
-            self.tries[key] = self.records[key].attempt
-
-    def leave_out(self, failed: set[Key]) -> None:
-        self.jobs = tuple(job for job in self.jobs if job.key not in failed)
-
-    def remaining(self) -> list["_Step"]:
-        """Return the search of the jobs that are left, unless an earlier run has made it."""
-        is_over = not self.jobs or holds(self.jobs, self.records)
-        return [] if is_over else [_Step(self, self.jobs)]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A task of a group: all of its jobs, or one of them alone to find a culprit."""
-
-    work: _Work
     jobs: tuple[Job, ...]
-    is_probe: bool = False
-
-    def outcome(
-        self,
-        job: Job,
-        host: str,
-        *,
-        found: Found | None = None,
-        error: str = "",
-        final: bool = True,
-    ) -> Outcome:
-        together = tuple(other.id for other in self.jobs)
-        return Outcome(job, self.work.tries[job.key], together, host, found, error, final)
+    num_tries: int = 0
+    num_left: int = MAX_ATTEMPTS
 
 
-def _judge(step: _Step, done: Done) -> tuple[list[Outcome], list[_Step]]:
+def _judge(
+    task: _Task, answer: Answer, records: Mapping[Key, Record]
+) -> tuple[list[Outcome], list[_Task]]:
     """Return what is to be recorded of a task, and what is to be done next."""
-    work = step.work
-    work.tries.update(job.key for job in step.jobs)
-    if step.is_probe:
-        return _judge_probe(step, done)
-    if done.found:
-        pairs = zip(step.jobs, done.found, strict=True)
-        return [step.outcome(job, done.host, found=found) for job, found in pairs], []
-    if done.faults:
-        work.num_faults.update(done.faults.keys())
-        hopeless = {key for key in done.faults if work.num_faults[key] >= MAX_ATTEMPTS}
-        work.leave_out(hopeless)
-        outcomes = [
-            step.outcome(job, done.host, error=done.faults[job.key], final=job.key in hopeless)
-            for job in step.jobs
-            if job.key in done.faults
-        ]
-        return outcomes, work.remaining()
-    work.num_crashes += 1
-    work.error = done.error
-    if work.num_crashes < MAX_ATTEMPTS:
-        return [], [_Step(work, work.jobs)]
-    if len(work.jobs) == 1:
-        return _fail_all(step, done), []
-    work.num_probes, work.has_culprit = len(work.jobs), False
-    return [], [_Step(work, (job,), is_probe=True) for job in work.jobs]
+    task = _Task(task.jobs, task.num_tries + 1, task.num_left - 1)
+    together = tuple(job.id for job in task.jobs)
+
+    def outcome(job: Job, *, found: Found | None = None, error: str = "") -> Outcome:
+        before = records[job.key].attempt if job.key in records else 0
+        return Outcome(job, before + task.num_tries, together, answer.host, found, error)
+
+    if answer.found:
+        pairs = zip(task.jobs, answer.found, strict=True)
+        return [outcome(job, found=found) for job, found in pairs], []
+    if task.num_left > 0:
+        return [], [task]
+    faults = answer.faults
+    if not faults and len(task.jobs) == 1:
+        faults = {task.jobs[0].key: answer.error}
+    if faults:
+        rest = tuple(job for job in task.jobs if job.key not in faults)
+        further = [_Task(rest, task.num_tries)]
+    else:
+        further = [_Task((job,), task.num_tries, num_left=1) for job in task.jobs]
+    # What an earlier run has found in just this way need not be found again.
+    further = [one for one in further if one.jobs and not holds(one.jobs, records)]
+    failed = [outcome(j, error=faults[j.key]) for j in task.jobs if j.key in faults]
+    return failed, further
 
 
-def _judge_probe(step: _Step, done: Done) -> tuple[list[Outcome], list[_Step]]:
-    """Judge a job that was searched alone; its caption is not kept, since a group decides it."""
-    work, (job,) = step.work, step.jobs
-    outcomes = []
-    if not done.found:
-        work.has_culprit = True
-        work.leave_out({job.key})
-        error = done.error or done.faults[job.key]
-        outcomes.append(step.outcome(job, done.host, error=error))
-    work.num_probes -= 1
-    if work.num_probes:
-        return outcomes, []
-    if not work.has_culprit:  # Each can be searched, but not all together.
-        return _fail_all(step, done), []
-    work.num_crashes = MAX_ATTEMPTS - 1  # One more crash, and those that are left are tried alone.
-    return outcomes, work.remaining()
+class _Place:
+    """A place for a worker, and what the worker is doing.
+
+    Args:
+        start_worker: Starts the worker.
+        number: Number of the worker.
+    """
+
+    def __init__(self, start_worker: StartWorker, number: int) -> None:
+        self._start_worker, self._number = start_worker, number
+        self.worker = start_worker(number)
+        self.task: _Task | None = None
+        self.answer: Future[Answer] = Future()
+        self.seconds = 0.0
+        self.death = ""
+
+    def begin(self, task: _Task) -> None:
+        """Give the worker a task."""
+        self.task, self.seconds = task, 0.0
+        self.answer = self.worker.search(task.jobs)
+
+    def end(self) -> Answer | None:
+        """Return the answer that has come, or None if the worker died before it began.
+
+        Raises:
+            RunError: If the worker cannot make its searcher.
+        """
+        self.task = None
+        has_begun = self.worker.ready.exception() is None
+        if has_begun and (broken := self.worker.ready.result()):
+            raise RunError(broken)
+        error = self.answer.exception()
+        if error is None:
+            return self.answer.result()
+        self.death = str(error) if isinstance(error, ChildProcessError) else type(error).__name__
+        answer = self.abort(f"the worker died ({self.death})")
+        return answer if has_begun else None
+
+    def abort(self, reason: str) -> Answer:
+        """Replace a worker that is dead or hangs; return the reason as its answer."""
+        self.task = None
+        self.worker.kill()
+        self.worker = self._start_worker(self._number)
+        return Answer(platform.node(), error=reason)
 
 
-def _fail_all(step: _Step, done: Done) -> list[Outcome]:
-    work = step.work
-    return [step.outcome(job, done.host, error=work.error) for job in work.jobs]
+class _Watch:
+    """Finds searches that take too long.
+
+    Nobody can know beforehand what a group takes on a device, so there is no limit unless one is
+    given.
+
+    Args:
+        timeout: Seconds after which a search has taken too long, or None for never.
+        on_note: Called with a sentence on each.
+    """
+
+    def __init__(self, timeout: float | None, on_note: Callable[[str], object]) -> None:
+        self._timeout, self._on_note = timeout, on_note
+        self._may_advise = timeout is None
+        self._longest: float | None = None
+        self._last = time.monotonic()
+        self.reason = (
+            f"the search took longer than --group-timeout {timeout or 0:g} s; it was ended"
+        )
+
+    def find_late(self, busy: Sequence[_Place]) -> list[_Place]:
+        """Return the places whose search has taken too long; to be called about once a second."""
+        now = time.monotonic()
+        turn = min(now - self._last, _LONGEST_TURN)
+        self._last = now
+        late = []
+        for place in busy:
+            if place.worker.ready.done():
+                place.seconds += turn
+            if place.answer.done():
+                self._longest = max(self._longest or 0.0, place.seconds)
+            elif self._timeout is not None and place.seconds > self._timeout:
+                late.append(place)
+                self._on_note(f"{_name(place.task)}: {self.reason}")
+            elif self._may_advise and self._longest is not None:
+                self._advise(place, self._longest)
+        return late
+
+    def _advise(self, place: _Place, longest: float) -> None:
+        """Report a search that takes far longer than all before it."""
+        if place.seconds >= max(_WORTH_A_NOTE, _FAR_LONGER * longest):
+            self._may_advise = False
+            self._on_note(
+                f"the search for {_name(place.task)} has taken {place.seconds:,.0f} s so far, the "
+                f"longest before it {longest:,.1f} s. If its worker hangs, stop the run and go on "
+                "with --resume --group-timeout SECONDS, which ends workers that take so long."
+            )
+
+
+def _name(task: _Task | None) -> str:
+    jobs = task.jobs if task is not None else ()
+    more = "" if len(jobs) <= 3 else f" and {len(jobs) - 3} more"
+    return ", ".join(job.id for job in jobs[:3]) + more

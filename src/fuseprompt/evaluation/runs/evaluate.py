@@ -1,14 +1,14 @@
 """Caption a dataset into a folder, and go on where an earlier run was stopped.
 
-Who captions is the executor's affair, what becomes of faults the dispatcher's. This file puts them
-together: it looks for trouble before any work, writes each group to the journal as it comes, and
-makes the merged files at the end. Read next: `fuseprompt.evaluation.runs.merge`.
+Workers caption, the dispatcher handles faults. This file puts them together: it looks for trouble
+before any work, writes each group to the journal as it comes, and makes the merged files at the
+end. Read next: `fuseprompt.evaluation.runs.merge`.
 """
 
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Final, final
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.runs.dispatch import Outcome, dispatch
-from fuseprompt.evaluation.runs.executors import Executor
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
     Run,
@@ -33,7 +32,6 @@ from fuseprompt.evaluation.runs.folder import (
     write_settings,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest, read_journal
-from fuseprompt.evaluation.runs.patience import Patience
 from fuseprompt.evaluation.runs.plan import (
     ALL,
     Group,
@@ -44,6 +42,7 @@ from fuseprompt.evaluation.runs.plan import (
     make_jobs,
     take_shard,
 )
+from fuseprompt.evaluation.runs.workers import StartWorker
 
 #: Bytes of a caption in all files of a run together, and of a report beside them.
 BYTES_PER_CAPTION: Final = 4_000
@@ -53,7 +52,7 @@ BYTES_OF_REPORT: Final = 50_000_000
 @final
 @dataclass(frozen=True)
 class Status:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
         num_jobs: Captions that this folder is to hold.
@@ -88,11 +87,12 @@ class Plan:
 
     Attributes:
         folder: The folder of the run.
-        root: Where the dataset lies, as a person finds it again.
-        sentiment: Tone that the dataset was read with, or None.
+        root: Folder of the dataset, as a person finds it again.
+        sentiment: Sentiment that the dataset was read with, or None.
         shard: The part to work on.
         limit: Only the first so many images.
         resume: Go on with the run in the folder, if there is one.
+        num_workers: Most workers at a time.
         max_failures: Failed images after which the run ends.
         hours: End after so long; groups that are not finished then are left to a later run.
         group_timeout: Seconds after which the worker of a group is taken to hang, is replaced, and
@@ -105,9 +105,14 @@ class Plan:
     shard: Shard = ALL
     limit: int | None = None
     resume: bool = False
+    num_workers: int = 1
     max_failures: int = 100
     hours: float | None = None
     group_timeout: float | None = None
+
+
+def _ignore(_: object) -> None:
+    """Do nothing: the default of a callback."""
 
 
 def evaluate(
@@ -115,9 +120,9 @@ def evaluate(
     settings: RunSettings,
     *,
     plan: Plan,
-    open_executor: Callable[[], AbstractContextManager[Executor]],
-    on_status: Callable[[Status], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
+    open_workers: Callable[[], AbstractContextManager[StartWorker]],
+    on_status: Callable[[Status], object] = _ignore,
+    on_note: Callable[[str], object] = _ignore,
 ) -> Run:
     """Caption the images of a dataset.
 
@@ -125,9 +130,9 @@ def evaluate(
         dataset: The dataset.
         settings: What the captions depend on.
         plan: Which captions to write, and where.
-        open_executor: Makes the workers; not called if nothing is left to do.
-        on_status: Told how far the run is, about once a second.
-        on_note: Told in a sentence of what a person should know.
+        open_workers: Makes what starts workers; not called if nothing is left to do.
+        on_status: Called about once a second.
+        on_note: Called with sentences that a person should read.
 
     Returns:
         The run, complete unless images failed or `plan.hours` were over.
@@ -141,7 +146,7 @@ def evaluate(
     mine = [job for group in groups for job in group.jobs]
     scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root, plan.sentiment)
     with open_folder(plan.folder, resume=plan.resume):
-        # What holds nothing yet, say since a model could not be loaded, need not be like this run.
+        # A folder without captions yet, as after a failed load of models, takes other settings.
         if has_settings(plan.folder) and read_journal(plan.folder / JOURNAL):
             _check_folder(plan, settings)
         _check_disk(plan.folder, len(mine))
@@ -153,8 +158,8 @@ def evaluate(
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
                 clerk = _Clerk(journal, mine, settings, on_status)
-                with open_executor() as executor:
-                    _work(todo, executor, clerk, plan, on_note)
+                with open_workers() as start_worker:
+                    _work(todo, start_worker, clerk, plan, on_note)
         run = read_run(plan.folder)
         write_merged(run)
         return run
@@ -162,28 +167,35 @@ def evaluate(
 
 def _work(
     todo: Sequence[Group],
-    executor: Executor,
+    start_worker: StartWorker,
     clerk: "_Clerk",
     plan: Plan,
-    on_note: Callable[[str], None] | None,
+    on_note: Callable[[str], object],
 ) -> None:
     """Do groups until all are done or the time is over.
 
     Raises:
         RunError: If more images failed than may.
     """
-    patience = Patience(plan.group_timeout, on_note)
-    known = newest(clerk.journal.records)
-    for outcomes in dispatch(todo, executor, records=known, patience=patience):
-        clerk.write(outcomes)
-        if len(clerk.failed) > plan.max_failures:
-            raise RunError(
-                f"{len(clerk.failed)} images failed, more than --max-failures {plan.max_failures}; "
-                f"the last: {clerk.last_error} What is done is safe: mend it and go on with "
-                "--resume."
-            )
-        if plan.hours is not None and clerk.seconds > plan.hours * 3600.0:
-            return
+    outcomes_of_groups = dispatch(
+        todo,
+        start_worker,
+        num_workers=plan.num_workers,
+        records=newest(clerk.journal.records),
+        timeout=plan.group_timeout,
+        on_note=on_note,
+    )
+    with closing(outcomes_of_groups):  # Ends the workers, however this ends.
+        for outcomes in outcomes_of_groups:
+            clerk.write(outcomes)
+            if len(clerk.failed) > plan.max_failures:
+                raise RunError(
+                    f"{len(clerk.failed)} images failed, more than --max-failures "
+                    f"{plan.max_failures}; the last: {clerk.last_error} What is done is safe: mend "
+                    "it and go on with --resume."
+                )
+            if plan.hours is not None and clerk.seconds > plan.hours * 3600.0:
+                return
 
 
 class _Clerk:
@@ -193,7 +205,7 @@ class _Clerk:
         journal: The open journal.
         jobs: What this folder is to hold.
         settings: Settings of the run.
-        on_status: Told how far the run is.
+        on_status: Called after each writing.
     """
 
     def __init__(
@@ -201,7 +213,7 @@ class _Clerk:
         journal: Journal,
         jobs: Sequence[Job],
         settings: RunSettings,
-        on_status: Callable[[Status], None] | None,
+        on_status: Callable[[Status], object],
     ) -> None:
         self.journal, self.settings = journal, settings
         self.failed: set[Key] = set()
@@ -218,23 +230,19 @@ class _Clerk:
         return time.monotonic() - self._start
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Write what became of some images, and tell how far the run is."""
+        """Write the outcomes of a group and report the status."""
         if outcomes:
             self.journal.append([self._record(outcome) for outcome in outcomes])
         for outcome in outcomes:
             if outcome.found is not None:
                 self._done.add(outcome.job.key)
                 self._num_new += 1
-            elif outcome.is_final:
+            else:
                 self._done.discard(outcome.job.key)
                 self.failed.add(outcome.job.key)
                 self.last_error = outcome.error
-        if self._on_status is not None:
-            self._on_status(
-                Status(
-                    len(self._keys), len(self._done), len(self.failed), self._num_new, self.seconds
-                )
-            )
+        counts = (len(self._keys), len(self._done), len(self.failed), self._num_new)
+        self._on_status(Status(*counts, self.seconds))
 
     def _record(self, outcome: Outcome) -> Record:
         return Record(
@@ -274,11 +282,7 @@ def _check_folder(plan: Plan, settings: RunSettings) -> None:
 
 
 def _check_disk(folder: Path, num_jobs: int) -> None:
-    """Refuse to begin what the disk cannot hold.
-
-    Raises:
-        RunError: If there is too little room.
-    """
+    """Refuse to begin what the disk cannot hold."""
     need = num_jobs * BYTES_PER_CAPTION + BYTES_OF_REPORT
     free = shutil.disk_usage(folder).free
     if free < need:
@@ -288,14 +292,8 @@ def _check_disk(folder: Path, num_jobs: int) -> None:
         )
 
 
-def _check_images(
-    jobs: Sequence[Job], max_failures: int, on_note: Callable[[str], None] | None
-) -> None:
-    """Look whether the image files are there, before any model is loaded.
-
-    Raises:
-        RunError: If all are missing, or more than may fail.
-    """
+def _check_images(jobs: Sequence[Job], max_failures: int, on_note: Callable[[str], object]) -> None:
+    """Refuse to begin if all image files are missing, or more than may fail."""
     files = list(dict.fromkeys(job.image for job in jobs))
     missing = [file for file in files if not file.is_file()]
     if not missing:
@@ -306,5 +304,4 @@ def _check_images(
         raise RunError(
             f"{found}. Look at --root, get the images, or allow more failures by --max-failures."
         )
-    if on_note is not None:
-        on_note(f"{found}; they count as failures.")
+    on_note(f"{found}; they count as failures.")

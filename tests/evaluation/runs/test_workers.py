@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +15,17 @@ import pytest
 
 from fuseprompt.errors import ProblemError, RunError
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
-from fuseprompt.evaluation.runs.executors import (
-    LocalExecutor,
-    MakeSearcher,
-    Task,
-    describe_error,
-    describe_exit,
-)
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
+from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.workers import (
+    Answer,
+    LocalWorker,
+    MakeSearcher,
+    describe_error,
+    describe_exit,
+    local_workers,
+)
 from tests.evaluation.runs.fakes import (
     SETTINGS,
     Fake,
@@ -40,8 +43,8 @@ def run_local(tmp_path: Path, make: MakeSearcher, *, count: int = 10, num_worker
     return evaluate(
         fake_dataset(tmp_path / "data", count),
         SETTINGS,
-        plan=Plan(tmp_path / "run"),
-        open_executor=lambda: LocalExecutor(make, num_workers=num_workers),
+        plan=Plan(tmp_path / "run", num_workers=num_workers),
+        open_workers=lambda: local_workers(make),
     )
 
 
@@ -74,28 +77,27 @@ def test_an_image_that_kills_its_worker_costs_no_other_its_caption(tmp_path: Pat
     run = run_local(tmp_path, MakeFake(deadly=("2",)), count=5)
     assert list(run.failures) == [("2", "")]
     assert run.failures["2", ""].error == "the worker died (exit code 9)"
-    assert run.captions["1", ""].group == ("1", "3", "4")
+    assert [record.group for record in run.captions.values()] == [("1",), ("3",), ("4",), ("5",)]
 
 
 def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "alone")
-    killed: list[int] = []
+    workers: list[LocalWorker] = []
 
-    class Shot(LocalExecutor):
-        def submit(self, task: Task) -> None:
-            super().submit(task)
-            worker = next(w for w in self._workers if w.task is task)
-            if worker.is_ready and not killed:
-                killed.append(worker.process.pid)
-                os.kill(killed[0], signal.SIGKILL)
+    def start_and_kill_the_first(number: int) -> LocalWorker:
+        worker = LocalWorker(MakeFake(seconds=0.2), number)
+        if not workers:
+            worker.ready.add_done_callback(lambda _: os.kill(worker.process.pid, signal.SIGKILL))
+        workers.append(worker)
+        return worker
 
     evaluate(
         fake_dataset(tmp_path / "data"),
         SETTINGS,
         plan=Plan(tmp_path / "run"),
-        open_executor=lambda: Shot(MakeFake(seconds=0.2)),
+        open_workers=lambda: nullcontext(start_and_kill_the_first),
     )
-    assert killed
+    assert [worker.process.exitcode for worker in workers] == [-9, 0]
     assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
 
 
@@ -109,7 +111,7 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
             fake_dataset(tmp_path / "data"),
             SETTINGS,
             plan=Plan(tmp_path / "run", resume=True),
-            open_executor=lambda: LocalExecutor(MakeFake(broken="dies")),
+            open_workers=lambda: local_workers(MakeFake(broken="dies")),
         )
 
 
@@ -126,9 +128,29 @@ def make_slow_to_leave(number: int) -> Fake:
 
 
 def test_workers_leave_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    with LocalExecutor(make_slow_to_leave, num_workers=2) as executor:
-        wait_for(lambda: not executor.wait(0.1) and all(w.is_ready for w in executor._workers))
+    workers = [LocalWorker(make_slow_to_leave, number) for number in range(2)]
+    assert [worker.ready.result(30) for worker in workers] == ["", ""]
+    for _ in range(2):  # Asked again, they are leaving already.
+        for worker in workers:
+            worker.stop()
+    for worker in workers:
+        worker.kill(after=10.0)
+    assert [worker.process.exitcode for worker in workers] == [0, 0]
     assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_hears_nothing_can_be_killed(tmp_path: Path) -> None:
+    """The real thing: a process that does not even hear SIGTERM."""
+    fake_dataset(tmp_path)
+    worker = LocalWorker(MakeFake(hanging=("1",)), 0)
+    good, bad = (worker.search([Job(n, "", tmp_path / f"{n}.txt")]) for n in ("2", "1"))
+    assert isinstance(good.result(30), Answer)
+    time.sleep(0.3)
+    assert not bad.done()
+    worker.stop()
+    worker.kill(after=0.3)
+    with pytest.raises(ChildProcessError, match="SIGKILL"):
+        bad.result(10)
 
 
 def test_ends_are_said_in_words() -> None:

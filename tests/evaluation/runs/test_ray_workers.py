@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,10 @@ import pytest
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
-from fuseprompt.evaluation.runs.executors import MakeSearcher
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
-from fuseprompt.evaluation.runs.ray_executor import RayExecutor
+from fuseprompt.evaluation.runs.ray_workers import ray_workers
+from fuseprompt.evaluation.runs.workers import MakeSearcher
 from tests.evaluation.runs.fakes import (
     SETTINGS,
     MakeDyingOnce,
@@ -32,10 +33,15 @@ from tests.evaluation.runs.fakes import (
 ROOT = Path(__file__).parents[3]
 
 
+def enter(context: AbstractContextManager[object]) -> None:
+    with context:
+        pass
+
+
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RunError, match=r'pip install "fuseprompt\[ray\]"'):
-        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
 
 
 def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
@@ -50,10 +56,10 @@ def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(RunError, match=r"^Ray cannot be used \(ConnectionError: no answer\)\.$"):
-        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
     monkeypatch.setenv("RAY_ADDRESS", "host:6379")
     with pytest.raises(RunError, match=r"RAY_ADDRESS is host:6379.* RAY_AUTH_MODE=token"):
-        RayExecutor(MakeFake(), num_workers=1, threads=1, gpus=0.0)
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
 
 
 @pytest.fixture
@@ -74,8 +80,8 @@ def run_ray(
     return evaluate(
         fake_dataset(data, count),
         SETTINGS,
-        plan=Plan(out, resume=True, group_timeout=group_timeout),
-        open_executor=lambda: RayExecutor(make, num_workers=2, threads=1, gpus=0.0),
+        plan=Plan(out, resume=True, num_workers=2, group_timeout=group_timeout),
+        open_workers=lambda: ray_workers(make, num_workers=2, threads=1, gpus=0.0),
     )
 
 
@@ -86,7 +92,7 @@ def test_poison_and_deaths_cost_no_other_its_caption(ray: None, tmp_path: Path) 
     run = run_ray(tmp_path / "data", tmp_path / "run", make)
     assert {key[0]: record.error for key, record in run.failures.items()} == {
         "7": "ValueError: 7 is poison",
-        "22": "the worker died",
+        "22": "the worker died (ActorDiedError)",
     }
     # Without these two faults the run is completed, and is that of one process.
     log = tmp_path / "log"
@@ -127,8 +133,8 @@ def test_what_cannot_begin_is_said(ray: None, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="ValueError: no such model"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"))
     with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 1\."):
-        RayExecutor(MakeFake(), num_workers=2, threads=1, gpus=0.5)
-    with pytest.raises(RunError, match="6 actors died while they loaded the models"):
+        enter(ray_workers(MakeFake(), num_workers=2, threads=1, gpus=0.5))
+    with pytest.raises(RunError, match="6 workers died while they loaded the models"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="dies"))
 
 
@@ -139,7 +145,7 @@ def test_killed_and_resumed_the_captions_are_the_same(ray: None, tmp_path: Path)
     run_fake(data, tmp_path / "whole", count=60)
     code = (
         "from pathlib import Path; from tests.evaluation.runs.fakes import MakeFake; "
-        "from tests.evaluation.runs.test_ray_executor import run_ray; import sys; "
+        "from tests.evaluation.runs.test_ray_workers import run_ray; import sys; "
         "run_ray(Path(sys.argv[1]), Path(sys.argv[2]), MakeFake(seconds=0.3))"
     )
     process = subprocess.Popen(

@@ -1,0 +1,213 @@
+"""Workers: processes that load the models once and then search one group after another.
+
+A worker answers by futures, wherever it runs. Faults of a group are handled in
+`fuseprompt.evaluation.runs.dispatch`, and nothing here writes to a file, so a run on any kind of
+worker resumes alike. Read next: `fuseprompt.evaluation.runs.ray_workers`, the other kind.
+"""
+
+import multiprocessing
+import os
+import platform
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final, Protocol, final, runtime_checkable
+
+from fuseprompt.errors import FuseError
+from fuseprompt.evaluation.runs.journal import Found, Key
+from fuseprompt.evaluation.runs.plan import Job
+
+#: Seconds that a worker has to leave in good order.
+_STOP_SECONDS: Final = 5.0
+
+
+@runtime_checkable
+class Searcher(Protocol):
+    """The work of a worker; made once per worker."""
+
+    def find_faults(self, jobs: Sequence[Job]) -> Mapping[Key, str]:
+        """Return why images cannot be read, by key; cheap beside a search."""
+        ...
+
+    def search(self, jobs: Sequence[Job]) -> Sequence[Found]:
+        """Return a caption for each job, in order."""
+        ...
+
+
+#: Makes a searcher in the worker of a number, from 0; it travels there, so it must be picklable.
+MakeSearcher = Callable[[int], Searcher]
+
+
+@final
+@dataclass(frozen=True)
+class Answer:
+    """Result of a group; exactly one of `found`, `faults` and `error` is not empty.
+
+    Attributes:
+        host: The machine it comes from.
+        found: A caption for each job.
+        faults: Why images cannot be read, by key; nothing was searched then.
+        error: Why there is nothing at all: an exception, or the death of the worker.
+    """
+
+    host: str
+    found: tuple[Found, ...] = ()
+    faults: Mapping[Key, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """A process that makes a searcher and then searches, in order, what it is asked to.
+
+    A future of a worker that dies has an exception.
+    """
+
+    @property
+    def ready(self) -> "Future[str]":
+        """The end of loading: "", or why no searcher can be made."""
+        ...
+
+    def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
+        """Begin the search of a group."""
+        ...
+
+    def stop(self) -> None:
+        """Ask the worker to leave, whatever it is doing."""
+        ...
+
+    def kill(self, *, after: float = 0.0) -> None:
+        """End the worker, if need be by force after so many seconds."""
+        ...
+
+
+#: Starts the worker of a number, from 0.
+StartWorker = Callable[[int], Worker]
+
+
+def do_jobs(searcher: Searcher, jobs: Sequence[Job]) -> Answer:
+    """Search a group, in a worker; whatever the searcher raises is an answer too."""
+    host = platform.node()
+    try:
+        if faults := searcher.find_faults(jobs):
+            return Answer(host, faults=dict(faults))
+        return Answer(host, found=tuple(searcher.search(jobs)))
+    except Exception as error:
+        return Answer(host, error=describe_error(error))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one line; errors of ours are sentences already."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, FuseError) else f"{type(error).__name__}: {text}"
+
+
+@contextmanager
+def local_workers(make_searcher: MakeSearcher) -> Iterator[StartWorker]:
+    """Start workers on this machine.
+
+    A script that uses them needs the usual `if __name__ == "__main__":`, since workers import it.
+
+    Args:
+        make_searcher: Makes the searcher of a worker, in the worker.
+
+    Yields:
+        The function that starts one.
+    """
+    yield lambda number: LocalWorker(make_searcher, number)
+
+
+@final
+class LocalWorker:
+    """A process on this machine; it ends when this process does, however that ends.
+
+    It is started anew, not forked: a fork of a process with a GPU or with threads of a linear
+    algebra library does not work.
+
+    Args:
+        make_searcher: Makes the searcher, in the worker.
+        number: Number of the worker.
+    """
+
+    def __init__(self, make_searcher: MakeSearcher, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(theirs, make_searcher, number), daemon=True
+        )
+        self.process.start()
+        theirs.close()  # Then the end of the process ends the connection.
+        self._listener = ThreadPoolExecutor(1)
+        self.ready: Future[str] = self._listener.submit(self._receive)
+
+    def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
+        """Begin the search of a group."""
+        return self._listener.submit(self._ask, jobs)
+
+    def stop(self) -> None:
+        """Ask the worker to leave, whatever it is doing."""
+        self.process.terminate()
+
+    def kill(self, *, after: float = 0.0) -> None:
+        """End the worker, if need be by force after so many seconds."""
+        self.process.join(after)
+        self.process.kill()
+        # One that waits for a dead disk or driver cannot even be killed; the others work on.
+        self.process.join(_STOP_SECONDS)
+        self._listener.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, jobs: Sequence[Job]) -> Answer:
+        with suppress(OSError):  # A worker that has just died is noticed by what follows.
+            self._connection.send(jobs)
+        answer: Answer = self._receive()
+        return answer
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise ChildProcessError(describe_exit(self.process.exitcode)) from None
+
+
+def describe_exit(code: int | None) -> str:
+    """Return in words how a process ended."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, perhaps out of memory" if name == "SIGKILL" else name
+
+
+def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> None:
+    """Make a searcher and search until the connection ends; the main function of a process."""
+    # Ctrl-C reaches every process of the terminal; the main one decides and stops this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        searcher = make_searcher(number)
+    except Exception as error:
+        connection.send(describe_error(error))
+        return
+    connection.send("")
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send(do_jobs(searcher, connection.recv()))
+
+
+def _leave(number: int, _frame: object) -> None:
+    """End this process; what it holds of the system is given back."""
+    signal.signal(number, signal.SIG_IGN)  # Asked again, it is leaving already.
+    raise SystemExit(0)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is gone, even by kill -9."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # A worker always has one.
+    wait([parent.sentinel])
+    os._exit(1)
