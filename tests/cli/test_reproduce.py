@@ -8,7 +8,7 @@ from fuseprompt.cli.main import main
 from fuseprompt.cli.parser_reproduce import EXPERIMENTS
 from fuseprompt.cli.parser_runs import evaluate_parser
 from fuseprompt.evaluation.datasets import SOURCES
-from fuseprompt.evaluation.report.peers import PEERS
+from fuseprompt.evaluation.report.table import published_rows
 from fuseprompt.evaluation.reproduce import read_experiment
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.tasks.models import PAPER, model_ids
@@ -41,7 +41,7 @@ def test_a_file_holds_what_the_paper_states_as_options_of_evaluate(name) -> None
     # The report has the paper's row for it.
     tones = ("positive", "negative") if parsed.sentiment == "both" else ("",)
     for tone in tones:
-        assert PEERS[parsed.dataset, parsed.split, tone][0].name == "FUSE"
+        assert published_rows(parsed.dataset, parsed.split, tone)[0].name == "FUSE"
 
 
 @pytest.fixture(scope="module")

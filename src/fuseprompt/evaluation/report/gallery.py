@@ -21,9 +21,10 @@ PER_PAGE: Final = 200
 #: Pixels of a picture's longer side.
 _PICTURE: Final = 320
 
+#: Pixels of a curve's drawing.
 _WIDTH, _HEIGHT, _MARGIN = 160, 36, 3
 
-#: What people wrote, by key.
+#: Captions by people, by key.
 References = Mapping[Key, Sequence[str]]
 
 
@@ -40,7 +41,7 @@ def make_pages(
     Args:
         run: The run.
         weights: Weight of each term, to show what it adds to the loss.
-        references: What people wrote; shown folded.
+        references: Captions by people; shown folded.
         per_page: Captions on a page.
 
     Yields:
@@ -94,15 +95,14 @@ def _links(number: int, count: int) -> str:
 
 
 def _card(record: Record, weights: Mapping[str, float], references: Sequence[str]) -> str:
-    tone = f'<span class="tone">{escape(record.sentiment)}</span>' if record.sentiment else ""
-    body = (
-        f'<p class="error">{escape(record.error)}</p>'
-        if record.found is None
-        else _caption(record.found, weights, references)
-    )
+    label = f'<span class="sentiment">{escape(record.sentiment)}</span>' if record.sentiment else ""
+    if record.found is None:
+        body = f'<p class="error">{escape(record.error)}</p>'
+    else:
+        body = _caption(record.found, weights, references)
     return f"""<article>
 <div class="picture">{_picture(record)}</div>
-<p class="kicker">{escape(record.id)}{tone}</p>
+<p class="kicker">{escape(record.id)}{label}</p>
 {body}
 </article>"""
 
@@ -160,8 +160,8 @@ def _curve(curve: Sequence[float]) -> str:
     path = " ".join(
         f"{_MARGIN + i * across:.1f},{_MARGIN + (high - value) * up:.1f}" for i, value in points
     )
-    told = ", ".join(f"{value:.2f}" for _, value in points)
+    values = ", ".join(f"{value:.2f}" for _, value in points)
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Loss after each step">'
-        f'<title>{told}</title><polyline points="{path}"/></svg>'
+        f'<title>{values}</title><polyline points="{path}"/></svg>'
     )

@@ -1,13 +1,18 @@
 """Scores as a Markdown table beside published rows, and what has to be known to read it.
 
-Read next: `fuseprompt.evaluation.report.write`.
+The published rows are in `fuseprompt/data/published_scores.yaml`, each with its source. Read next:
+`fuseprompt.evaluation.report.write`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final, final
+
+import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
-from fuseprompt.evaluation.report.peers import PEERS, REMARKS, PeerRow
 
 #: Headings of metrics; others are shown under their own names.
 TITLES: Final[Mapping[str, str]] = {
@@ -16,13 +21,13 @@ TITLES: Final[Mapping[str, str]] = {
     "rouge_l": "ROUGE-L",
     "cider": "CIDEr",
     "spice": "SPICE",
-    "sentiment_accuracy": "tone",
+    "sentiment_accuracy": "sentiment",
 }
 
 #: Shown in percent. Beside these only shares are: a likelihood in nats is no share.
 PERCENT: Final = frozenset({*METRICS, "sentiment_accuracy"})
 
-#: What is said of a judge, by whether it is independent of the captions; None if nobody knows.
+#: What a score by a model is worth, by whether the captions were not optimised for that model.
 _KINDS: Final[Mapping[bool | None, str]] = {
     True: ", which the captions were not optimised for",
     False: ", **which the captions were optimised for**",
@@ -30,44 +35,63 @@ _KINDS: Final[Mapping[bool | None, str]] = {
 }
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; whatever stands in a cell stays in it.
+@final
+@dataclass(frozen=True)
+class PublishedRow:
+    """Scores of a method as published.
 
-    Args:
-        head: Headings.
-        rows: Cells of each row, as many as there are headings.
-
-    Returns:
-        The table, without a line break at its end.
+    Attributes:
+        name: Name of the method.
+        scores: Percent, by the names of our metrics.
+        source: Where they were published.
+        note: Its difference from its neighbours, or "".
+        trained: Whether captions of images, or captions alone, were trained on.
     """
+
+    name: str
+    scores: Mapping[str, float]
+    source: str
+    note: str = ""
+    trained: bool = False
+
+
+def published_rows(dataset: str, split: str, sentiment: str = "") -> tuple[PublishedRow, ...]:
+    """Return the published rows of a dataset, the paper's first; none for most."""
+    asked = (dataset, split, sentiment)
+    for table in _published()["tables"]:
+        if (table["dataset"], table["split"], table.get("sentiment", "")) == asked:
+            return tuple(
+                PublishedRow(**{"source": table["source"], **row}) for row in table["rows"]
+            )
+    return ()
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, without a line break at its end; no text can leave its cell."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 
-def score_section(
-    dataset: str, split: str, scores: Mapping[str, Scores], *, name: str = "this run"
-) -> str:
+def score_section(dataset: str, split: str, scores: Mapping[str, Scores]) -> str:
     """Return a table for each set of scores, published rows of the same images below ours.
 
     Args:
         dataset: Name of the dataset.
         split: Name of the split.
-        scores: Scores by tone or other part of the dataset, "" for the whole.
-        name: What our row is called.
+        scores: Scores by sentiment or other part of the dataset, "" for the whole.
 
     Returns:
         Markdown.
     """
     parts: list[str] = []
-    told: set[str] = set()
+    seen: set[str] = set()
     for part, one in scores.items():
-        peers = PEERS.get((dataset, split, part), ())
-        # What is missing for one part is mostly missing for all, and said once.
-        notes = [note for note in _notes(one, peers) if note not in told]
-        told.update(notes)
-        parts += [f"### {part}" if part else "", _table(one, peers, name), "\n".join(notes)]
-    if remark := REMARKS.get(dataset):
-        parts.append(remark)
+        rows = published_rows(dataset, split, part)
+        # What is missing for one part is mostly missing for all, and written once.
+        notes = [note for note in _notes(one, rows) if note not in seen]
+        seen.update(notes)
+        parts += [f"### {part}" if part else "", _table(one, rows), "\n".join(notes)]
+    parts.append(_published()["remarks"].get(dataset, ""))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -80,23 +104,31 @@ def show(metric: str, score: Score | None) -> str:
     return f"{100 * score.value:.2f}" if is_share else f"{score.value:.3f}"
 
 
-def _table(scores: Scores, peers: Sequence[PeerRow], name: str) -> str:
+@cache
+def _published() -> dict[str, Any]:
+    file = resources.files("fuseprompt").joinpath("data", "published_scores.yaml")
+    return dict(yaml.safe_load(file.read_text("utf-8")))
+
+
+def _table(scores: Scores, published: Sequence[PublishedRow]) -> str:
     values = scores.values
+    if not published:
+        metrics = list(values)
+        cells = [show(m, values[m]) for m in metrics]
+        return markdown_table(
+            ["", *(TITLES.get(m, m) for m in metrics)], [["**this run**", *cells]]
+        )
     # Beside others' rows only what they report, or the table is as wide as it is empty.
-    reported = dict.fromkeys(metric for peer in peers for metric in peer.scores)
-    others = [m for m in reported if m not in METRICS]
-    metrics = [*(m for m in METRICS if m in reported), *others] if peers else list(values)
-    rows = [[f"**{name}**", "", *(show(m, values.get(m)) for m in metrics)]]
-    for peer in peers:
-        cells = [f"{peer.scores[m]:.2f}" if m in peer.scores else "-" for m in metrics]
-        rows.append([peer.name, "yes" if peer.trained else "no", *cells])
-    head = ["", "trained on captions", *(TITLES.get(m, m) for m in metrics)]
-    if not peers:
-        return markdown_table([head[0], *head[2:]], [[row[0], *row[2:]] for row in rows])
-    return markdown_table(head, rows)
+    reported = dict.fromkeys(metric for row in published for metric in row.scores)
+    metrics = [*(m for m in METRICS if m in reported), *(m for m in reported if m not in METRICS)]
+    rows = [["**this run**", "", *(show(m, values.get(m)) for m in metrics)]]
+    for row in published:
+        cells = [f"{row.scores[m]:.2f}" if m in row.scores else "-" for m in metrics]
+        rows.append([row.name, "yes" if row.trained else "no", *cells])
+    return markdown_table(["", "trained on captions", *(TITLES.get(m, m) for m in metrics)], rows)
 
 
-def _notes(scores: Scores, peers: Sequence[PeerRow]) -> list[str]:
+def _notes(scores: Scores, published: Sequence[PublishedRow]) -> list[str]:
     lines = [f"Images: {scores.images:,}, {100 * scores.coverage:.1f} % of them with a caption."]
     for metric, score in scores.values.items():
         title = TITLES.get(metric, metric)
@@ -107,11 +139,11 @@ def _notes(scores: Scores, peers: Sequence[PeerRow]) -> list[str]:
             details = "".join(f"; {name}: {number:.3f}" for name, number in score.details.items())
             lines.append(f"{title}: {show(metric, score)}, by {score.by}{kind}{details}.")
     lines += scores.notes
-    for peer in peers:
-        if peer.note or peer.source != peers[0].source:
-            lines.append(f"{peer.name}: {peer.source}{'; ' if peer.note else ''}{peer.note}.")
-    if peers:
-        lines.append(f"All other rows: {peers[0].source}.")
+    for row in published:
+        if row.note or row.source != published[0].source:
+            lines.append(f"{row.name}: {row.source}{'; ' if row.note else ''}{row.note}.")
+    if published:
+        lines.append(f"All other rows: {published[0].source}.")
     return [f"- {' '.join(line.split())}" for line in lines]
 
 

@@ -64,7 +64,7 @@ def conclude(
     else:
         (run.folder / SCORES).unlink(missing_ok=True)  # They would be those of fewer captions.
     references = {(item.id, item.sentiment): item.references for item in items}
-    write_report(run.folder, scores=scores, references=references)
+    write_report(run, scores=scores, references=references)
     return scores
 
 
