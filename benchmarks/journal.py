@@ -1,7 +1,7 @@
 """A resumable journal of JSON lines, and whether a caption names a thing.
 
 Every benchmark appends a line per finished item and skips what its journal already holds, so it may
-be stopped at any time. This file measures nothing. Read next: `tune_weights.py`.
+be stopped at any time. This file measures nothing. Read next: `photos/tune_weights.py`.
 """
 
 import json

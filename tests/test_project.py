@@ -18,7 +18,12 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(RESULTS.glob("*.md")),
+]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Written in pieces, so that this file does not contain what it forbids.
 FORBIDDEN_TEXT = [
@@ -252,8 +257,9 @@ def missing_things(text: str) -> list[str]:
         r"`((?:src|docs|tests|examples|training|configs|benchmarks|\.ci)/[\w./-]+)`", text
     )
     paths += [p for p in re.findall(r"\]\(([^)#:\s]+)\)", text) if not p.startswith("http")]
+    folders = (ROOT, ROOT / "docs", RESULTS)
     return found + [
-        path for path in paths if not ((ROOT / path).exists() or (ROOT / "docs" / path).exists())
+        path for path in paths if not any((folder / path).exists() for folder in folders)
     ]
 
 

@@ -8,7 +8,7 @@ classifier knows of photos. Captions are worded as a search words them, in sever
 `--check` holds out 15 % of the captions (and every picture of them) and prints retrieval for
 several beta; the settings below were chosen so. Without it the head is trained on everything. Tux
 Paint stamps take no part in either. `--leave-out` trains the head with which
-`benchmarks/tune_weights.py` captions pictures that the head has not seen.
+`benchmarks/photos/tune_weights.py` captions pictures that the head has not seen.
 
 Exact commands: docs/model-card.md. Read next: `evaluate_image_head.py`.
 """

@@ -28,7 +28,7 @@ PAIRS: Final[Mapping[str, tuple[str, str]]] = {
     "offline:sentence-bpe": ("sentence-bpe", "similarity"),
 }
 
-#: Weights of the objectives beside fluency, as `caption` had them when docs/fidelity.md was
+#: Weights of the objectives beside fluency, as `caption` had them when results/fidelity.md was
 #: measured; a tone weighs 1 there since (docs/decisions.md).
 WEIGHTS: Final[Mapping[str, float]] = {"similarity": 12.0, "image": 12.0, "sentiment": 2.0}
 

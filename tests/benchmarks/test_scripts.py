@@ -12,34 +12,37 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.journal import Journal, is_named, shard
+from benchmarks.photos.example_captions import report
+from benchmarks.photos.stamps import equally_fluent, interval
+from benchmarks.photos.tune_weights import Rule, outcome
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = sorted(f.name for f in BENCHMARKS.glob("*.py") if "__main__" in f.read_text("utf-8"))
+MODULES = sorted(
+    ".".join(f.relative_to(BENCHMARKS.parent).with_suffix("").parts)
+    for f in BENCHMARKS.rglob("*.py")
+    if "if __name__" in f.read_text("utf-8")
+)
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scripts find each other, as they do when one of them is run."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_script_has_help(script, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
+@pytest.mark.parametrize("module", MODULES)
+def test_everything_that_runs_has_help(module, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+        runpy.run_module(module, run_name="__main__")
     assert stop.value.code == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"usage: {script}")
+    assert printed.startswith("usage: ")
     assert len(printed.splitlines()) > 5
 
 
-def test_all_scripts_were_found() -> None:
-    assert {"stamps.py", "tune_weights.py", "example_captions.py"} <= set(SCRIPTS)
+def test_everything_that_runs_was_found() -> None:
+    names = {"fidelity.__main__", "speed.__main__", "search_budget.__main__", "photos.stamps"}
+    assert {f"benchmarks.{name}" for name in names} <= set(MODULES)
 
 
 def test_a_journal_is_read_again_without_the_line_that_a_kill_cut(tmp_path) -> None:
-    from journal import Journal
-
     file = tmp_path / "rows" / "journal.jsonl"
     journal = Journal(file)
     assert "a" not in journal
@@ -63,14 +66,10 @@ def test_a_journal_is_read_again_without_the_line_that_a_kill_cut(tmp_path) -> N
     ],
 )
 def test_a_thing_is_named_by_whole_words(text: str, named: bool) -> None:
-    from journal import is_named
-
     assert is_named(text, ["cat", "mug"]) is named
 
 
 def test_shards_share_a_list_without_overlap() -> None:
-    from journal import shard
-
     items = list(range(10))
     parts = [shard(items, f"{i}/3") for i in (1, 2, 3)]
     assert sorted(x for part in parts for x in part) == items
@@ -82,8 +81,6 @@ def finished(step: int, loss: float, full_stop: float = 1.0) -> dict[str, Any]:
 
 
 def test_a_rule_of_stopping_is_applied_to_a_kept_search() -> None:
-    from tune_weights import Rule, outcome
-
     # Beams hold loss, summed nll and number of tokens; step 3 finds better only if one gets there.
     row = {
         "ends": [finished(1, 5.0), finished(2, 4.0), finished(3, 3.0), finished(3, 1.0, 9.0)],
@@ -102,8 +99,6 @@ def test_a_rule_of_stopping_is_applied_to_a_kept_search() -> None:
 
 
 def test_the_equally_fluent_text_is_the_closest_of_those_or_the_class_itself() -> None:
-    from stamps import equally_fluent
-
     of_class = {"text": "class", "fluency": 2.0, "image": 0.5}
     ends = [
         {"text": "far", "fluency": 1.0, "image": 0.4},
@@ -115,8 +110,6 @@ def test_the_equally_fluent_text_is_the_closest_of_those_or_the_class_itself() -
 
 
 def test_an_interval_holds_the_mean_and_repeats_itself() -> None:
-    from stamps import interval
-
     values = torch.randn(40, generator=torch.Generator().manual_seed(1)).tolist()
     low, high = interval(values, draws=2000)
     assert low < sum(values) / len(values) < high
@@ -125,9 +118,6 @@ def test_an_interval_holds_the_mean_and_repeats_itself() -> None:
 
 
 def test_the_report_of_the_photos_counts_named_things(tmp_path, capsys) -> None:
-    from example_captions import report
-    from journal import Journal
-
     journal = Journal(tmp_path / "journal.jsonl")
     setting = {"transfer": "best", "weight": 12.0, "steps": 12, "ending_nats": 2.0}
     numbers = {"loss": 4.0, "fluency": 2.0, "image": 0.25, "seconds": 2.0, "evaluations": 100}

@@ -1,14 +1,29 @@
 """The search budget: what is counted, what is kept on disk, what the report says."""
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from benchmarks.journal import Journal
+from benchmarks.search_budget import report as budget_report
+from benchmarks.search_budget.__main__ import plan, search
+from benchmarks.search_budget.arms import ARMS, WordsOnly, most_points
+from benchmarks.search_budget.meter import KnownScores, Meter, RememberingLM, metered
+from benchmarks.search_budget.problems import Item
+from benchmarks.search_budget.report import (
+    BEGIN,
+    END,
+    crossing,
+    differences,
+    equal_budget,
+    read,
+    shared_problems,
+    well_covered,
+    write,
+)
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import ImageText
@@ -16,14 +31,6 @@ from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
 from fuseprompt.transfer.linearise import CommonWords
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tiny import clip, gpt2
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scripts find each other, as they do when one of them is run."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
 def bound(writer: Any = None) -> BoundObjective:
@@ -41,8 +48,6 @@ def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_scores_on_disk_change_nothing(tmp_path) -> None:
-    from search_budget import search
-
     proposer = direct(2, 8)
     alone = search(bound(), proposer, steps=3)
     first = search(bound(), proposer, steps=3, scores=tmp_path)
@@ -52,9 +57,6 @@ def test_scores_on_disk_change_nothing(tmp_path) -> None:
 
 
 def test_a_score_on_disk_is_used(tmp_path) -> None:
-    from budget_meter import KnownScores
-    from search_budget import search
-
     search(bound(), LanguageModelProposer(4), steps=1, scores=tmp_path)
     (file,) = tmp_path.glob("*.scores")
     known = KnownScores(file)
@@ -64,8 +66,6 @@ def test_a_score_on_disk_is_used(tmp_path) -> None:
 
 
 def test_other_targets_have_scores_of_their_own(tmp_path) -> None:
-    from budget_meter import Meter, metered
-
     terms = [Fluency(gpt2()), ImageText(clip())]
     names = set()
     for colour in ("red", "blue", "red"):
@@ -76,8 +76,6 @@ def test_other_targets_have_scores_of_their_own(tmp_path) -> None:
 
 
 def test_a_record_cut_off_is_taken_away(tmp_path) -> None:
-    from budget_meter import KnownScores
-
     file = tmp_path / "a.scores"
     KnownScores(file).add({b"a" * 16: 1.0, b"b" * 16: 2.0})
     file.write_bytes(file.read_bytes()[:-3])
@@ -88,8 +86,6 @@ def test_a_record_cut_off_is_taken_away(tmp_path) -> None:
 
 
 def test_cost_is_three_for_a_gradient_and_one_for_a_score() -> None:
-    from search_budget import search
-
     plain = search(bound(), LanguageModelProposer(8), steps=1)
     assert plain["cost"] == [plain["scored"]]
     assert 0 < plain["scored"] <= 8
@@ -100,8 +96,6 @@ def test_cost_is_three_for_a_gradient_and_one_for_a_score() -> None:
 
 
 def test_a_text_asked_for_twice_is_paid_once() -> None:
-    from budget_meter import Meter
-
     meter = Meter(0.5)
     meter.count_scores([b"x", b"y", b"x"], [4, 2, 4])
     meter.count_scores([b"y"], [2])
@@ -112,9 +106,6 @@ def test_a_text_asked_for_twice_is_paid_once() -> None:
 
 
 def test_a_writer_with_memory_writes_the_same() -> None:
-    from budget_meter import RememberingLM
-    from search_budget import search
-
     writer = RememberingLM(gpt2())
     proposer = LanguageModelProposer(8)
     plain = search(bound(), proposer, steps=3)
@@ -127,9 +118,6 @@ def test_a_writer_with_memory_writes_the_same() -> None:
 
 
 def test_what_is_remembered_is_charged_again() -> None:
-    from budget_meter import RememberingLM
-    from search_budget import search
-
     writer = RememberingLM(gpt2())
     writer.seconds_per_token = 1000.0
     taken = [
@@ -140,9 +128,6 @@ def test_what_is_remembered_is_charged_again() -> None:
 
 
 def test_every_arm_stays_within_its_budget() -> None:
-    from budget_arms import ARMS, most_points
-    from search_budget import search
-
     assert [most_points(b, 16) for b in (16, 64, 256)] == [4, 16, 16]
     for name in ("LM top-k", "direct", "direct-4", "random/0"):
         row = search(bound(), ARMS[name](16), steps=2)
@@ -151,10 +136,6 @@ def test_every_arm_stays_within_its_budget() -> None:
 
 
 def test_the_plan_has_every_arm_at_every_budget() -> None:
-    from budget_arms import ARMS
-    from budget_problems import Item
-    from search_budget import plan
-
     items = [Item(str(i), "image", "a.png") for i in range(40)]
     planned = {(work.arm, work.budget, work.item.name) for work in plan(items)}
     for item in items:
@@ -164,8 +145,6 @@ def test_the_plan_has_every_arm_at_every_budget() -> None:
 
 
 def test_words_only_predicts_the_mean_for_continuations() -> None:
-    from budget_arms import WordsOnly
-
     from fuseprompt.transfer.base import Slots
 
     one = bound().terms[0]
@@ -202,9 +181,6 @@ def journal_rows() -> list[dict[str, Any]]:
 
 
 def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
-    from budget_report import differences, equal_budget, read
-    from journal import Journal
-
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
     results = read(Journal(file))
@@ -219,9 +195,6 @@ def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
 
 
 def test_a_plot_stands_on_the_problems_that_all_have(tmp_path) -> None:
-    from budget_report import read, shared_problems
-    from journal import Journal
-
     rows = journal_rows()
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
@@ -232,8 +205,6 @@ def test_a_plot_stands_on_the_problems_that_all_have(tmp_path) -> None:
 
 
 def test_rows_with_few_problems_are_not_well_covered() -> None:
-    from budget_report import well_covered
-
     results = {
         ("a", 64): dict.fromkeys("abcd"),
         ("b", 64): dict.fromkeys("ab"),
@@ -243,8 +214,6 @@ def test_rows_with_few_problems_are_not_well_covered() -> None:
 
 
 def test_crossing_beyond_the_curve() -> None:
-    from budget_report import crossing
-
     assert crossing([16, 64], [4.0, 3.0], 2.0) == float("inf")
     assert crossing([16, 64], [4.0, 3.0], 4.5) == 0.0
     assert crossing([16, 64], [4.0, 3.0], 3.5) == pytest.approx(32.0)
@@ -252,10 +221,6 @@ def test_crossing_beyond_the_curve() -> None:
 
 def test_the_page_keeps_what_stands_around_the_tables(tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib")
-    import budget_report
-    from budget_report import BEGIN, END, write
-    from journal import Journal
-
     file, page = tmp_path / "journal.jsonl", tmp_path / "page.md"
     file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
     page.write_text(f"# Above\n\n{BEGIN}\nold\n{END}\n\nBelow.\n")

@@ -4,13 +4,14 @@ The lexicons are packages that a test machine does not have; a small one stands 
 """
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from benchmarks.photos import sentiment
+from benchmarks.photos.sentiment import meets_rule
+from benchmarks.photos.sentiment_judges import label, most_frequent_word, split_possessives
+
 TONES = ("positive", "negative", "neutral")
 
 
@@ -22,12 +23,6 @@ class FakeJudges:
         tone = {"lovely": "positive", "grim": "negative"}.get(words[0] if words else "", "neutral")
         known = tone if words else None
         return {"vader": tone, "vader_split": tone, "afinn": known, "words": words}
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the scripts find each other, as they do when one of them is run."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
 def rows(num_pictures: int, *, wrong: int = 0, image: float = 0.4) -> list[dict[str, Any]]:
@@ -59,8 +54,6 @@ def rows(num_pictures: int, *, wrong: int = 0, image: float = 0.4) -> list[dict[
 def test_a_weight_is_enough_if_tones_are_right_and_pictures_not_much_farther(
     wrong: int, image: float, enough: bool
 ) -> None:
-    from sentiment import meets_rule
-
     assert meets_rule(rows(10, wrong=wrong, image=image)) is enough
 
 
@@ -69,8 +62,6 @@ def test_a_weight_is_enough_if_tones_are_right_and_pictures_not_much_farther(
     [(0.05, "neutral"), (0.06, "positive"), (-0.05, "neutral"), (-0.06, "negative")],
 )
 def test_a_score_within_the_threshold_is_neutral(score: float, want: str) -> None:
-    from sentiment_judges import label
-
     assert label(score, 0.05) == want
 
 
@@ -83,14 +74,10 @@ def test_a_score_within_the_threshold_is_neutral(score: float, want: str) -> Non
     ],
 )
 def test_possessives_are_words_of_their_own(text: str, want: str) -> None:
-    from sentiment_judges import split_possessives
-
     assert split_possessives(text) == want
 
 
 def test_the_most_frequent_word_counts_captions_and_not_occurrences() -> None:
-    from sentiment_judges import most_frequent_word
-
     assert most_frequent_word([["fine", "fine", "fine"], ["good"], ["good"], []]) == ("good", 0.5)
     assert most_frequent_word([["b"], ["a"]]) == ("a", 0.5)
     assert most_frequent_word([[], []]) == ("", 0.0)
@@ -99,8 +86,6 @@ def test_the_most_frequent_word_counts_captions_and_not_occurrences() -> None:
 def test_the_report_compares_with_the_neutral_caption_of_the_same_picture(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import sentiment
-
     monkeypatch.setattr(sentiment, "Judges", FakeJudges)
     sentiment.report(rows(3, image=0.42)[:-1])  # The third picture lacks its neutral caption.
     printed = capsys.readouterr().out.splitlines()

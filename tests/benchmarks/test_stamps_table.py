@@ -1,24 +1,16 @@
 """The table of stamps: what is compared with what, and what counts as a shared word."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.photos.stamps_scores import complete_rows, difference_table, shares_a_word
+from benchmarks.photos.stamps_table import ARMS, BASELINES, arm_settings
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
 def row(arm: str, picture: str, **changes: Any) -> dict[str, Any]:
-    from stamps_table import ARMS
-
     found = {"loss": 7.0, "finished": True, "cpu_seconds": 2.0} if arm in ARMS else {}
     texts = {"text": "An image of a squirrel.", "truth": "A squirrel."}
     both = {"arm": arm, "picture": picture, "fluency": 2.0, "image": 0.4}
@@ -26,14 +18,10 @@ def row(arm: str, picture: str, **changes: Any) -> dict[str, Any]:
 
 
 def all_arms(picture: str, **changes: Any) -> list[dict[str, Any]]:
-    from stamps_table import ARMS, BASELINES
-
     return [row(arm, picture, **changes) for arm in (*ARMS, *BASELINES)]
 
 
 def test_only_pictures_that_every_arm_has_are_compared() -> None:
-    from stamps_scores import complete_rows
-
     rows = [*all_arms("a"), *all_arms("b")[:-1], *all_arms("c")]
     arms = complete_rows(rows)
     assert {tuple(r["picture"] for r in some) for some in arms.values()} == {("a", "c")}
@@ -53,13 +41,11 @@ def test_only_pictures_that_every_arm_has_are_compared() -> None:
     ],
 )
 def test_a_word_is_shared_with_the_first_sentence_alone(text, truth, shared) -> None:
-    from stamps_scores import shares_a_word
-
     assert shares_a_word({"text": text, "truth": truth}) is shared
 
 
 def test_tables_have_a_row_for_every_arm_and_say_what_is_missing(monkeypatch) -> None:
-    import stamps_scores
+    from benchmarks.photos import stamps_scores
 
     scored = []
 
@@ -88,8 +74,6 @@ def test_tables_have_a_row_for_every_arm_and_say_what_is_missing(monkeypatch) ->
 
 
 def test_differences_are_paired_with_those_of_the_same_picture() -> None:
-    from stamps_scores import complete_rows, difference_table
-
     rows = [r for p in "abcd" for r in all_arms(p)]
     rows = [r | {"image": 0.1, "loss": 5.0} if r["arm"] == "sum" else r for r in rows]
     lines = difference_table(complete_rows(rows), "none").splitlines()
@@ -101,8 +85,6 @@ def test_differences_are_paired_with_those_of_the_same_picture() -> None:
 
 def test_arms_differ_in_the_transfer_alone() -> None:
     from dataclasses import replace
-
-    from stamps_table import ARMS, arm_settings
 
     settings = [arm_settings(arm) for arm in ARMS]
     assert len({s.transfer.name for s in settings}) == len(ARMS)

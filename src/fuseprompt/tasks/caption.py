@@ -33,7 +33,7 @@ PREFIX: Final = "An image of"
 #: (docs/decisions.md).
 WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 12.0, "sentiment": 3.0}
 
-#: Temperature of the sentiment's loss, tuned with its weight (docs/sentiment.md).
+#: Temperature of the sentiment's loss, tuned with its weight (benchmarks/results/sentiment.md).
 SENTIMENT_TEMPERATURE: Final = 3.0
 
 

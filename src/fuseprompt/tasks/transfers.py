@@ -54,7 +54,7 @@ def transfer_named(name: str, *, on_making: OnMaking | None = None) -> Transfer:
             return RandomTransfer()
         case "context-free":
             return words
-        # Measured: nothing finds lower losses at equal cost (docs/search-budget.md).
+        # Measured: nothing finds lower losses at equal cost (benchmarks/results/search-budget.md).
         case "anchored-words" | "best":
             return AnchoredWords(words)
         case "direct":

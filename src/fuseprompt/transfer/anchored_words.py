@@ -5,7 +5,7 @@ is there already: the secondary reads the text as it is once, and a new word mov
 its row less the mean row. Continuations are few, so that they are read: "This is about
 skateboards." less "This is about skate." is what " boards" does to a text that ends in "skate".
 The default of captions: in a search it finds with 16 exact evaluations what the word table finds
-with 64 (docs/search-budget.md). Read next: `fuseprompt.transfer.anchored_table`.
+with 64 (benchmarks/results/search-budget.md). Read next: `fuseprompt.transfer.anchored_table`.
 """
 
 from dataclasses import dataclass, field

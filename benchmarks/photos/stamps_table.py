@@ -6,7 +6,7 @@ another benchmark. Letters, digits, notes and coins (the folder "symbols") are l
 network that was trained on photos knows nothing of them, whoever proposes the words. All this was
 settled before any was run.
 
-Exact commands and results: docs/offline-table.md. Read next: `stamps.py`.
+Exact commands and results: benchmarks/results/offline-table.md. Read next: `stamps.py`.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from journal import Journal
-from sentiment import chosen_pictures, unused_stamps
-from stamps import judge
-from tune_weights import open_on_white
 
+from benchmarks.journal import Journal
+from benchmarks.photos.sentiment import chosen_pictures, unused_stamps
+from benchmarks.photos.stamps import judge
+from benchmarks.photos.tune_weights import open_on_white
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
@@ -70,7 +70,7 @@ def main() -> None:
 
 def table_stamps(data: Path) -> list[tuple[str, str]]:
     """Return path and English description of 300 stamps, in random order."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
     from image_data import list_stamps
 
     study = set(chosen_pictures(data))

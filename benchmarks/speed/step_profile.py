@@ -4,10 +4,10 @@ The offline models caption the example photos on one thread under Python's profi
 processor time and so does not mind a busy machine; its own cost falls on Python code, so the shares
 of models are a little too low.
 
-    python benchmarks/step_profile.py --problems 1 --steps 12
-    python benchmarks/step_profile.py --problems 16 --steps 2
+    python -m benchmarks.speed.step_profile --problems 1 --steps 12
+    python -m benchmarks.speed.step_profile --problems 16 --steps 2
 
-Results: docs/profile.md.
+Results: benchmarks/results/profile.md.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from fuseprompt.search.engine import minimize
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, load_models
 
-PHOTOS = Path(__file__).resolve().parents[1] / "examples" / "photos"
+PHOTOS = Path(__file__).resolve().parents[2] / "examples" / "photos"
 
 #: Stage, function, and the function that calls it ("" for any).
 STAGES = (

@@ -6,7 +6,7 @@ Tux Paint stamps are captioned in three tones at the chosen weight; none is amon
 `stamps.py` or `search_budget.py`, none was trained or tuned on. `--report` prints the tables.
 
 The order of the pictures is random, so that a study cut short is a fair sample. Exact commands and
-results: docs/sentiment.md. Read next: `sentiment_judges.py`.
+results: benchmarks/results/sentiment.md. Read next: `sentiment_judges.py`.
 """
 
 import argparse
@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from budget_problems import NUM_PICTURES
-from journal import Journal
-from sentiment_judges import Judges, mean, most_frequent_word
-from stamps import chosen_stamps, interval
-from tune_weights import PICTURES, open_on_white, read_list
 
+from benchmarks.journal import Journal
+from benchmarks.photos.sentiment_judges import Judges, mean, most_frequent_word
+from benchmarks.photos.stamps import chosen_stamps, interval
+from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
+from benchmarks.search_budget.problems import NUM_PICTURES
 from fuseprompt.objective.objective import Problem
 from fuseprompt.search.engine import minimize
 from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
 from fuseprompt.text.retokenize import PaddedIds
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 TONES = ("positive", "negative", "neutral")
 #: At the default temperature of the sentiment's loss.
 TUNED = (2.0, 3.0)

@@ -6,7 +6,7 @@ results and can be run at commit 7e42810. Gradient and exact evaluations are pai
 budget: an arm with g linearisation points has 3 g less to evaluate. The splits were set beforehand
 and not tuned.
 
-This file runs no search. Read next: `budget_meter.py`.
+This file runs no search. Read next: `meter.py`.
 """
 
 from collections.abc import Callable, Mapping

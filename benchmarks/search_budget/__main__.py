@@ -5,10 +5,10 @@ equivalents of the secondary, gradient included. Every arm runs all 8 steps and 
 texts on the way. Work is journalled by (arm, budget, problem), so it may be stopped at any time and
 goes on where it was; exact scores are shared through the disk.
 
-    python benchmarks/search_budget.py --data DATA --run FOLDER --hours 2
-    python benchmarks/search_budget.py --run FOLDER --report docs/search-budget.md
+    python -m benchmarks.search_budget --data DATA --run FOLDER --hours 2
+    python -m benchmarks.search_budget --run FOLDER --report benchmarks/results/search-budget.md
 
-Results: docs/search-budget.md. Read next: `budget_problems.py`.
+Results: benchmarks/results/search-budget.md. Read next: `problems.py`.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from budget_arms import ARMS, EVERYTHING, LM, MAIN_ARMS
-from budget_meter import Meter, metered, rate
-from budget_problems import Item, all_items, objective, pilot_items, problem
-from journal import Journal
 from torch import Tensor
 
+from benchmarks.journal import Journal
+from benchmarks.search_budget.arms import ARMS, EVERYTHING, LM, MAIN_ARMS
+from benchmarks.search_budget.meter import Meter, metered, rate
+from benchmarks.search_budget.problems import Item, all_items, objective, pilot_items, problem
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.autodan import AutoDAN, AutoDANState
 from fuseprompt.search.proposers import ProposalSetting
@@ -90,7 +90,7 @@ def main() -> None:
     args = parser.parse_args()
     journal = Journal(args.run / "journal.jsonl")
     if args.report is not None:
-        from budget_report import write
+        from benchmarks.search_budget.report import write
 
         write(journal, args.report)
         return

@@ -6,7 +6,7 @@ found, and the open beams of each step. From these the outcome for other `steps`
 finished texts count, not which tokens are proposed. `--report` prints that table from the journal.
 
 The pictures were held out from the head that judges them (training/tuning_pictures.txt). Exact
-commands and results: docs/benchmarks.md. Read next: `example_captions.py`.
+commands and results: benchmarks/results/benchmarks.md. Read next: `example_captions.py`.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from journal import Journal, is_named, shard
 from PIL import Image
 
+from benchmarks.journal import Journal, is_named, shard
 from fuseprompt.models.image_text import TwoTowerModel
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.objective import BoundObjective, Problem
@@ -30,7 +30,7 @@ from fuseprompt.search.autodan import AutoDAN, AutoDANState
 from fuseprompt.tasks.caption import CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 PICTURES = REPOSITORY / "training/tuning_pictures.txt"
 MAX_STEPS = 12
 #: A beam is never given up, so that every rule of stopping can be applied later.

@@ -5,7 +5,7 @@ description, often of two words ("A squirrel."), so BLEU and CIDEr are of little
 be read off is printed with an interval. Needs `pip install "fuseprompt[metrics]"` and Java for the
 metrics of captions; what cannot run says why, and the rest is printed.
 
-Exact commands and results: docs/offline-table.md.
+Exact commands and results: benchmarks/results/offline-table.md.
 """
 
 import argparse
@@ -15,10 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from journal import Journal, is_named
-from stamps import interval
-from stamps_table import ARMS, BASELINES
-
+from benchmarks.journal import Journal, is_named
+from benchmarks.photos.stamps import interval
+from benchmarks.photos.stamps_table import ARMS, BASELINES
 from fuseprompt.evaluation.metrics.base import Score, Scoring
 from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.score import score

@@ -4,7 +4,7 @@ A caption names the thing if it has one of the words of tests/data/example_synon
 written before the runs. `--report` prints a line per transfer and the captions. Candidates per
 second count those that were judged exactly; everything else of a search is in the time too.
 
-Exact commands and results: docs/benchmarks.md. Read next: `stamps.py`.
+Exact commands and results: benchmarks/results/benchmarks.md. Read next: `stamps.py`.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from journal import Journal, is_named
 
+from benchmarks.journal import Journal, is_named
 from fuseprompt.objective.objective import Problem
 from fuseprompt.search.engine import iterate
 from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, load_models
 from fuseprompt.tasks.transfers import transfer_named
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 TRANSFERS = ("none", "random", "context-free", "direct", "best")
 
 

@@ -6,7 +6,7 @@ in the same search counts nothing. Exact losses are kept on disk by the ids of t
 arms that meet the same texts do not compute them twice; that changes neither results nor costs, and
 seconds are charged at a fixed rate per token whether a score was on disk or not.
 
-This file knows no arm and no problem. Read next: `search_budget.py`.
+This file knows no arm and no problem. Read next: `__main__.py`.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Differences are paired: both arms on the same problem. Intervals are 95 % bootstrap intervals over
 problems; the three seeds of the random arm are averaged first. This file searches nothing. Read
-next: docs/search-budget.md.
+next: benchmarks/results/search-budget.md.
 """
 
 import itertools
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from budget_arms import EVERYTHING, LM
-from journal import Journal
+
+from benchmarks.journal import Journal
+from benchmarks.search_budget.arms import EVERYTHING, LM
 
 TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"

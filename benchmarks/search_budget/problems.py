@@ -4,7 +4,7 @@ Pictures are Tux Paint stamps, none of them among the 40 of `stamps.py`, never t
 Sentences and the beginnings of the tone problems are COCO captions (`fuseprompt.data`), none of the
 first 24, which the fidelity benchmark uses. To try things, `--pilot` takes tuning pictures.
 
-This file searches nothing. Read next: `budget_arms.py`.
+This file searches nothing. Read next: `arms.py`.
 """
 
 import random
@@ -14,17 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from budget_meter import RememberingLM
-from stamps import chosen_stamps
-from tune_weights import PICTURES, open_on_white, read_list
-
+from benchmarks.photos.stamps import chosen_stamps
+from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
+from benchmarks.search_budget.meter import RememberingLM
 from fuseprompt.models.hub import load
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
 from fuseprompt.tasks.caption import PREFIX, WEIGHTS
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PICTURES, NUM_SENTENCES, NUM_TONES, NUM_PILOT = 24, 8, 8, 8
 #: The default of captions when the search budget was measured; it has been 1 since.
 TONE_WEIGHT = 2.0

@@ -9,7 +9,7 @@ the stamp counts as a tie at (b)'s own distance, so that no stamp is left out. I
 1 - cosine under the image-text model that the search itself minimises. The stamps took no part in
 training or in any choice.
 
-Exact commands and results: docs/benchmarks.md, which is also what to read next.
+Exact commands and results: benchmarks/results/benchmarks.md, which is also what to read next.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from journal import Journal, shard
-from tune_weights import Rule, open_on_white, outcome, search
 
+from benchmarks.journal import Journal, shard
+from benchmarks.photos.tune_weights import Rule, open_on_white, outcome, search
 from fuseprompt.objective.objective import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
@@ -31,7 +31,7 @@ from fuseprompt.search.engine import minimize
 from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
 from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_STAMPS = 40
 GROUP = 4
 

@@ -1,0 +1,1 @@
+"""Captions of photos and stamps: tuning, comparisons, sentiment, tables."""

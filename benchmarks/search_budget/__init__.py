@@ -1,0 +1,1 @@
+"""Final loss of a search against its whole cost, for every proposer."""
