@@ -1,19 +1,65 @@
 """A GGUF file scores as the model that it was made from, and what is not understood is refused."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from fuseprompt.errors import MissingModelError, ModelError
+from fuseprompt.models import gguf
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
-from tests.offline.test_gguf import Setting, pack_float, pack_gguf
 from tests.text.tiny import LINES, byte_bpe, meta_bpe
 from tests.tiny import llama, llama_module
+
+Setting = int | float | str | bool | list[str] | list[int]
+
+
+def pack_text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def pack_value(value: Setting) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + pack_text(value)
+    inner = 8 if isinstance(value[0], str) else 5
+    items = [pack_text(v) if isinstance(v, str) else struct.pack("<i", v) for v in value]
+    return struct.pack("<IIQ", 9, inner, len(value)) + b"".join(items)
+
+
+def pack_gguf(
+    settings: dict[str, Setting], tensors: dict[str, tuple[tuple[int, ...], int, bytes]]
+) -> bytes:
+    """Write a GGUF file; a tensor is NumPy shape, storage type, bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(settings))
+    for name, value in settings.items():
+        head += pack_text(name) + pack_value(value)
+    data = b""
+    for name, (shape, kind, raw) in tensors.items():
+        head += pack_text(name) + struct.pack("<I", len(shape))
+        head += b"".join(struct.pack("<Q", length) for length in reversed(shape))
+        head += struct.pack("<IQ", kind, len(data))
+        data += raw + b"\0" * (-len(raw) % 32)
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+def pack_float(array: NDArray[np.float32]) -> tuple[tuple[int, ...], int, bytes]:
+    return array.shape, 0, array.astype("<f4").tobytes()
+
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -83,8 +129,8 @@ def settings(**more: Setting) -> dict[str, Setting]:
     }
 
 
-def write(path: Path, header: dict[str, Setting]) -> Path:
-    path.write_bytes(pack_gguf(header, tensors()))
+def write(path: Path, header: dict[str, Setting], **more: Any) -> Path:
+    path.write_bytes(pack_gguf(header, tensors() | more))
     return path
 
 
@@ -115,16 +161,40 @@ def test_its_chat_template_is_kept(tmp_path: Path) -> None:
 def test_pieces_are_merged_as_their_scores_say(tmp_path: Path) -> None:
     model = json.loads(meta_bpe()._backend.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    from fuseprompt.models import gguf
-    from fuseprompt.offline.gguf import GgufFile
-
     kinds = [2 if t == "<unk>" else 6 if t.startswith("<0x") else 1 for t in tokens]
-    file = GgufFile(pack_gguf({"tokenizer.ggml.token_type": kinds}, {}))
-    file.settings["tokenizer.ggml.scores"] = [-float(i) for i in range(len(tokens))]
-    built = gguf._build_pieces(file, tokens, [str(k) for k in kinds])
+    scores = {"tokenizer.ggml.scores": [-float(i) for i in range(len(tokens))]}
+    built = gguf._build_pieces(scores, tokens, kinds)
     for text in (*LINES[:8], "caf\u00e9 \U0001f44d"):
         assert built.encode(text).ids == meta_bpe().encode(text)
         assert built.decode(built.encode(text).ids) == text
+
+
+def test_quantised_blocks_are_read_as_llama_cpp_describes_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    raw, expected = b"", []
+    for _ in range(4):
+        scale, offset = np.float16(random.normal()), np.float16(random.normal())
+        pairs = random.integers(0, 256, 16).astype(np.uint8)
+        raw += scale.tobytes() + offset.tobytes() + pairs.tobytes()
+        levels = [int(pair) & 15 for pair in pairs] + [int(pair) >> 4 for pair in pairs]
+        expected += [float(scale) * level + float(offset) for level in levels]
+    heads: dict[str, Setting] = {"llama.attention.head_count": 1}
+    heads["llama.attention.head_count_kv"] = 1
+    file = tmp_path / "x.gguf"
+    file.write_bytes(pack_gguf(heads, {"output.weight": ((4, 32), 3, raw)}))
+    (weight,) = gguf._read_weights(GGUFReader(file).tensors, heads).values()
+    assert weight.dtype == np.float32
+    np.testing.assert_allclose(weight.reshape(-1), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_weight_of_the_file_is_written_in_full_precision(tmp_path: Path) -> None:
+    gguf.write_gguf_folder(write(tmp_path / "x.gguf", settings()), tmp_path)
+    expected = llama_module().state_dict()
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        np.testing.assert_array_equal(weight, expected[name].numpy())
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["vocab_size"] == len(settings()["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    assert config["num_key_value_heads"] == llama_module().config.num_key_value_heads
 
 
 @pytest.mark.parametrize(
@@ -133,6 +203,7 @@ def test_pieces_are_merged_as_their_scores_say(tmp_path: Path) -> None:
         ({"general.architecture": "falcon"}, "holds a 'falcon' model; only 'llama'"),
         ({"tokenizer.ggml.model": "bert"}, "vocabulary of kind 'bert'"),
         ({"tokenizer.ggml.pre": "deepseek"}, "cuts words as 'deepseek'"),
+        ({"tokenizer.ggml.merges": ["no such"]}, "cut off or damaged .*out of vocabulary"),
     ],
 )
 def test_what_is_not_understood_is_refused(
@@ -141,6 +212,57 @@ def test_what_is_not_understood_is_refused(
     with pytest.raises(ModelError, match=match):
         load(write(tmp_path / "odd.gguf", settings(**more)), device="cpu")
     assert not list((tmp_path / "cache").rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "match"),
+    [
+        (
+            "blk.0.attn_rot_embd.weight",
+            pack_float(np.zeros(2, np.float32)),
+            "a tensor 'blk.0",
+        ),
+        ("output.weight", ((4,), 26, b"\0" * 16), "'output.weight' is stored as I32"),
+        ("output.weight", ((4,), 99, b"\0" * 16), r"cut off or damaged .*99.* is not a valid"),
+    ],
+)
+def test_tensors_that_are_not_understood_are_refused(
+    tmp_path: Path, name: str, tensor: Any, match: str
+) -> None:
+    with pytest.raises(ModelError, match=match):
+        load(write(tmp_path / "odd.gguf", settings(), **{name: tensor}), device="cpu")
+
+
+@pytest.mark.parametrize("name", ["llama.block_count", "tokenizer.ggml.tokens"])
+@pytest.mark.parametrize("value", [None, "x"])
+def test_a_setting_that_is_missing_or_of_another_kind_is_named(
+    tmp_path: Path, name: str, value: str | None
+) -> None:
+    header = {key: held for key, held in settings().items() if key != name}
+    if value is not None:
+        header[name] = value
+    with pytest.raises(ModelError, match=f"needs a (number|list) '{name}'"):
+        load(write(tmp_path / "odd.gguf", header), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"PK\x03\x04" + b"\0" * 20, "Expected a GGUF file of version 3, got b'PK"),
+        (b"GGUF" + struct.pack("<IQQ", 2, 0, 0), "version 2"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pack_text("x") + struct.pack("<I", 99),
+            r"cut off or damaged .*99.* is not a valid",
+        ),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60), "cut off or damaged"),
+        (b"", "Expected a GGUF file"),
+    ],
+)
+def test_another_format_is_refused(tmp_path: Path, data: bytes, match: str) -> None:
+    file = tmp_path / "odd.gguf"
+    file.write_bytes(data)
+    with pytest.raises(ModelError, match=match):
+        load(file, device="cpu")
 
 
 def test_a_cut_file_and_no_file(tmp_path: Path) -> None:

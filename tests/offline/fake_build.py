@@ -31,9 +31,7 @@ def fake_converters(seconds: float) -> dict[str, Callable[[convert.Sources, Path
     return {name: fake_converter(name, seconds) for name in RECIPES}
 
 
-def no_download(
-    packages: Sequence[LockedPackage], folder: Path, *, on_bytes: Callable[[int], None] = print
-) -> None:
+def no_download(packages: Sequence[LockedPackage], folder: Path, *, quiet: bool) -> None:
     """Download nothing."""
 
 

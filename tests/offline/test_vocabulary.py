@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
+from fuseprompt.models.gguf import build_byte_tokenizer
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.offline.vocabulary import (
     CLIP_END,
     CLIP_START,
     CLIP_VOCABULARY,
     build_clip_tokenizer,
-    build_smollm_tokenizer,
     byte_alphabet,
     read_class_names,
     read_clip_strings,
@@ -38,8 +38,8 @@ def smollm() -> Tokenizer:
     """A byte-level tokenizer with three merges, one of which must never apply."""
     merges = ["Ġ a", "c a", "1 2"]
     tokens = [*SPECIAL, *byte_alphabet().values(), "Ġa", "ca", "12"]
-    kinds = ["3"] * len(SPECIAL) + ["1"] * (len(tokens) - len(SPECIAL))
-    return build_smollm_tokenizer(tokens, kinds, merges)
+    kinds = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL))
+    return build_byte_tokenizer(tokens, kinds, merges, digits_apart=True)
 
 
 @pytest.fixture(scope="module")

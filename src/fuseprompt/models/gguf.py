@@ -1,38 +1,59 @@
 """GGUF files as language models: turned once into a folder that every other model has, too.
 
-`open_gguf` writes the folder into the cache, under the hash of the file. Llama-type models with a
-byte-level or SentencePiece vocabulary are understood; weights are dequantised to fp32, so a score
-is that of the quantised weights in exact arithmetic. Read next: `fuseprompt.offline.gguf`.
+llama.cpp's own package reads the file and turns its quantised weights into fp32, so a score is that
+of the quantised weights in exact arithmetic. Understood are Llama-type models (Llama, Mistral,
+SmolLM2) with a byte-level or SentencePiece vocabulary; anything else is refused. transformers reads
+GGUF, too, but takes half a minute and splits digits wrongly for SmolLM2. Read next:
+`fuseprompt.models.causal_lm`.
 """
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fuseprompt.cache import cache_dir
-from fuseprompt.errors import ModelError, PrepareError
-from fuseprompt.offline.gguf import GgufFile, read_llama_config, read_llama_weights
-from fuseprompt.offline.vocabulary import build_smollm_tokenizer
+from fuseprompt.errors import ModelError
 
 #: Raised when the folder that is made from a file changes.
 _VERSION: Final = 1
 
-# GGUF's codes for tokens that never stand for text, and for single bytes.
-_CONTROL, _UNKNOWN = "3", "2"
+# GGUF's codes for tokens that never stand for text.
+_UNKNOWN: Final = 2
+_CONTROL: Final = 3
 
 #: How llama.cpp's names for pre-tokenisers cut a text before its pieces are merged.
 _GPT2_CUTS: Final = ("default", "gpt-2", "gpt2")
 _SMOLLM_CUTS: Final = ("smollm",)
 
+_LLAMA_NAMES: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_OUTER_NAMES: Final = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+
 
 def open_gguf(path: Path) -> Path:
-    """Return the folder of a GGUF file, made at the first call.
+    """Return the folder of a GGUF file, made at the first call and kept under the file's hash.
 
     Args:
         path: The file.
@@ -44,82 +65,132 @@ def open_gguf(path: Path) -> Path:
         ModelError: If the file is damaged, or of a kind that is not understood.
         OSError: If the cache cannot be written.
     """
-    data = path.read_bytes()
-    folder = cache_dir() / f"gguf-v{_VERSION}" / hashlib.sha256(data).hexdigest()[:32]
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = cache_dir() / f"gguf-v{_VERSION}" / digest[:32]
     if (folder / "config.json").is_file():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(dir=folder.parent))
     try:
-        _write(GgufFile(data), made)
+        write_gguf_folder(path, made)
         made.rename(folder)
-    except PrepareError as error:
+    except ModelError as error:
         raise ModelError(
             f"{path}: {error} Give a folder made by save_pretrained instead."
-        ) from None
-    except (IndexError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"{path}: the GGUF file is cut off or damaged ({error}). Copy it again."
         ) from None
     except OSError:
         if not (folder / "config.json").is_file():  # else another process was faster
             raise
+    except Exception as error:  # of any class: gguf and tokenizers have none of their own
+        raise ModelError(
+            f"{path}: the GGUF file is cut off or damaged ({error}). Copy it again."
+        ) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
 
 
-def _write(file: GgufFile, folder: Path) -> None:
-    kind = file.settings.get("general.architecture")
+def write_gguf_folder(path: Path, folder: Path) -> None:
+    """Write what a GGUF file holds as transformers reads it: weights, configuration, tokenizer.
+
+    Args:
+        path: The file; no code of it runs.
+        folder: Existing folder for config.json, model.safetensors, tokenizer.json and
+            tokenizer_config.json.
+
+    Raises:
+        ModelError: If it is no GGUF file of version 3, or of a kind that is not understood.
+    """
+    with path.open("rb") as file:
+        magic, version = file.read(4), int.from_bytes(file.read(4), "little")
+    if magic != b"GGUF" or version != 3:
+        raise ModelError(f"Expected a GGUF file of version 3, got {magic!r} version {version}.")
+    from gguf import GGUFReader  # a sixth of a second that other models need not wait for
+
+    reader = GGUFReader(path)
+    settings = {name: field.contents() for name, field in reader.fields.items()}
+    kind = settings.get("general.architecture")
     if kind != "llama":
-        raise PrepareError(f"The GGUF file holds a {kind!r} model; only 'llama' is understood.")
-    tokens = file.strings("tokenizer.ggml.tokens")
+        raise ModelError(f"The GGUF file holds a {kind!r} model; only 'llama' is understood.")
+    tokens = _list(settings, "tokenizer.ggml.tokens")
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     ids = {
-        short: int(value)
+        short: value
         for short, name in names.items()
-        if isinstance(value := file.settings.get(f"tokenizer.ggml.{name}_token_id"), int)
+        if isinstance(value := settings.get(f"tokenizer.ggml.{name}_token_id"), int)
     }
-    tokenizer = _build_tokenizer(file, tokens, ids)
+    tokenizer = _build_tokenizer(settings, tokens, ids)
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings: dict[str, Any] = {
+    # The plain fast class: the model-specific ones build the tokenizer anew, and not alike.
+    described: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": int(file.number("llama.context_length")),
         "clean_up_tokenization_spaces": False,
         **{f"{short}_token": tokens[i] for short, i in ids.items()},
+        "model_max_length": int(_number(settings, "llama.context_length")),
     }
-    template = file.settings.get("tokenizer.chat_template")
+    template = settings.get("tokenizer.chat_template")
     if isinstance(template, str):
-        settings["chat_template"] = template
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    save_file(read_llama_weights(file), folder / "model.safetensors", metadata={"format": "pt"})
-    config = read_llama_config(file) | {f"{s}_token_id": i for s, i in ids.items() if s != "unk"}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        described["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2), "utf-8")
+    weights = _read_weights(reader.tensors, settings)
+    config = _read_config(settings, is_tied="lm_head.weight" not in weights)
+    config |= {f"{short}_token_id": i for short, i in ids.items() if short != "unk"}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
 
 
-def _build_tokenizer(file: GgufFile, tokens: Sequence[str], ids: dict[str, int]) -> Any:
-    from tokenizers import pre_tokenizers, processors
+def build_byte_tokenizer(
+    tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[str], *, digits_apart: bool
+) -> Any:
+    """Build a byte-level BPE tokenizer, which adds no token around a text.
 
-    model = file.settings.get("tokenizer.ggml.model")
-    types = file.strings("tokenizer.ggml.token_type")
+    Args:
+        tokens: Token strings in id order, in the byte alphabet.
+        kinds: GGUF's code of each token's kind.
+        merges: Pairs "left right" in order of priority.
+        digits_apart: Whether every digit is a token of its own, as in SmolLM2.
+
+    Returns:
+        A `tokenizers.Tokenizer`.
+    """
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    pairs = [merge.partition(" ")[::2] for merge in merges]
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if digits_apart:
+        cut = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cut])
+    tokenizer.pre_tokenizer = cut
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special(tokenizer, tokens, kinds, {_CONTROL})
+    return tokenizer
+
+
+def _build_tokenizer(settings: Mapping[str, Any], tokens: list[str], ids: dict[str, int]) -> Any:
+    from tokenizers import processors
+
+    model = settings.get("tokenizer.ggml.model")
+    kinds = _list(settings, "tokenizer.ggml.token_type")
     if model == "llama":
-        tokenizer = _build_pieces(file, tokens, types)
+        tokenizer = _build_pieces(settings, tokens, kinds)
     elif model == "gpt2":
-        cut = file.settings.get("tokenizer.ggml.pre", "default")
+        cut = settings.get("tokenizer.ggml.pre", "default")
         if cut not in (*_GPT2_CUTS, *_SMOLLM_CUTS):
-            raise PrepareError(
+            raise ModelError(
                 f"The GGUF file cuts words as {cut!r}; understood are "
                 f"{[*_GPT2_CUTS, *_SMOLLM_CUTS]}."
             )
-        tokenizer = build_smollm_tokenizer(tokens, types, file.strings("tokenizer.ggml.merges"))
-        if cut in _GPT2_CUTS:
-            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        merges = _list(settings, "tokenizer.ggml.merges")
+        tokenizer = build_byte_tokenizer(tokens, kinds, merges, digits_apart=cut in _SMOLLM_CUTS)
     else:
-        raise PrepareError(
+        raise ModelError(
             f"The GGUF file has a vocabulary of kind {model!r}; understood are 'gpt2' and 'llama'."
         )
     # llama.cpp's own default: SentencePiece vocabularies begin a text with BOS.
-    if file.settings.get("tokenizer.ggml.add_bos_token", model == "llama") and "bos" in ids:
+    if settings.get("tokenizer.ggml.add_bos_token", model == "llama") and "bos" in ids:
         begin = tokens[ids["bos"]]
         tokenizer.post_processor = processors.TemplateProcessing(
             f"{begin} $A", special_tokens=[(begin, ids["bos"])]
@@ -127,20 +198,20 @@ def _build_tokenizer(file: GgufFile, tokens: Sequence[str], ids: dict[str, int])
     return tokenizer
 
 
-def _build_pieces(file: GgufFile, tokens: Sequence[str], types: Sequence[str]) -> Any:
+def _build_pieces(settings: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]) -> Any:
     """Build SentencePiece's BPE: two pieces are merged in the order of the score of their whole."""
-    from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+    from tokenizers import Tokenizer, decoders, normalizers
     from tokenizers.models import BPE
 
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    scores = [float(score) for score in file.strings("tokenizer.ggml.scores")]
+    scores = _list(settings, "tokenizer.ggml.scores")
     ranked = sorted(
         (-scores[i], i, token[:cut], token[cut:])
         for token, i in vocabulary.items()
         for cut in range(1, len(token))
         if token[:cut] in vocabulary and token[cut:] in vocabulary
     )
-    unknown = next((t for t, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
+    unknown = next((t for t, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
     tokenizer = Tokenizer(
         BPE(
             vocab=vocabulary,
@@ -150,13 +221,103 @@ def _build_pieces(file: GgufFile, tokens: Sequence[str], types: Sequence[str]) -
             byte_fallback=True,
         )
     )
-    blank = file.settings.get("tokenizer.ggml.add_space_prefix", True)
+    blank = settings.get("tokenizer.ggml.add_space_prefix", True)
     steps: list[Any] = [normalizers.Prepend("\u2581")] if blank else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "\u2581")])
     strip = [decoders.Strip(" ", 1, 0)] if blank else []
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
-    special = [t for t, kind in zip(tokens, types, strict=True) if kind in (_CONTROL, _UNKNOWN)]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    _add_special(tokenizer, tokens, kinds, {_CONTROL, _UNKNOWN})
     return tokenizer
+
+
+def _add_special(
+    tokenizer: Any, tokens: Sequence[str], kinds: Sequence[int], special: set[int]
+) -> None:
+    from tokenizers import AddedToken
+
+    chosen = [token for token, kind in zip(tokens, kinds, strict=True) if kind in special]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in chosen])
+
+
+def _read_config(settings: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any]:
+    """Return the settings of a Llama under transformers' names, without special tokens."""
+    vocab_size = settings.get("llama.vocab_size")
+    if not isinstance(vocab_size, int):  # Older files leave it out.
+        vocab_size = len(_list(settings, "tokenizer.ggml.tokens"))
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": int(_number(settings, "llama.embedding_length")),
+        "initializer_range": 0.02,
+        "intermediate_size": int(_number(settings, "llama.feed_forward_length")),
+        "max_position_embeddings": int(_number(settings, "llama.context_length")),
+        "mlp_bias": False,
+        "num_attention_heads": int(_number(settings, "llama.attention.head_count")),
+        "num_hidden_layers": int(_number(settings, "llama.block_count")),
+        "num_key_value_heads": int(_number(settings, "llama.attention.head_count_kv")),
+        "rms_norm_eps": _number(settings, "llama.attention.layer_norm_rms_epsilon"),
+        "rope_theta": _number(settings, "llama.rope.freq_base"),
+        "tie_word_embeddings": is_tied,
+        "vocab_size": vocab_size,
+    }
+
+
+def _read_weights(
+    tensors: Sequence[Any], settings: Mapping[str, Any]
+) -> dict[str, NDArray[np.float32]]:
+    """Return the weights in fp32 under the names and in the row order of transformers' Llama."""
+    from gguf.quants import dequantize
+
+    heads = {
+        "attn_q": int(_number(settings, "llama.attention.head_count")),
+        "attn_k": int(_number(settings, "llama.attention.head_count_kv")),
+    }
+    weights: dict[str, NDArray[np.float32]] = {}
+    for tensor in tensors:
+        match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", tensor.name)
+        if tensor.name in _OUTER_NAMES:
+            name = _OUTER_NAMES[tensor.name]
+        elif match and match[2] in _LLAMA_NAMES:
+            name = f"model.layers.{match[1]}.{_LLAMA_NAMES[match[2]]}.weight"
+        else:
+            raise ModelError(
+                f"The GGUF file has a tensor {tensor.name!r}, which a plain Llama model has not."
+            )
+        try:
+            weight = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type))
+        except NotImplementedError:
+            raise ModelError(
+                f"Tensor {tensor.name!r} is stored as {tensor.tensor_type.name}, which cannot be "
+                "turned into fp32."
+            ) from None
+        if match and match[2] in heads:
+            weight = _split_rotary_halves(weight, heads[match[2]])
+        weights[name] = weight
+    return weights
+
+
+def _split_rotary_halves(weight: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+    # GGUF interleaves the rows of the two rotary halves of a head; transformers has them in
+    # sequence.
+    rows, columns = weight.shape
+    paired = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
+    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows, columns)
+
+
+def _number(settings: Mapping[str, Any], name: str) -> int | float:
+    value = settings.get(name)
+    if not isinstance(value, int | float):
+        raise ModelError(f"The GGUF file needs a number {name!r}, got {value!r}.")
+    return value
+
+
+def _list(settings: Mapping[str, Any], name: str) -> list[Any]:
+    value = settings.get(name)
+    if not isinstance(value, list):
+        raise ModelError(f"The GGUF file needs a list {name!r}, got {type(value).__name__}.")
+    return value

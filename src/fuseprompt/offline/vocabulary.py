@@ -1,14 +1,12 @@
-"""Build the two byte-level BPE tokenizers of the offline models, and read the class names.
+"""CLIP's tokenizer and ImageNet's class names, out of the open-clip package.
 
-The language model's tokenizer comes from the tables in its GGUF file, CLIP's from the merge list
-that the open-clip package carries. Both become the `tokenizer.json` that transformers loads without
-any code of theirs. The class names of ImageNet are read from source text without running it. Read
-next: `fuseprompt.offline.convert`.
+The merge list becomes the `tokenizer.json` that transformers loads without any code of the package,
+and the class names are read from its source text without running it. Read next:
+`fuseprompt.offline.convert`.
 """
 
 import ast
 import gzip
-from collections.abc import Sequence
 
 from tokenizers import (
     AddedToken,
@@ -32,54 +30,23 @@ CLIP_WORD_END = "</w>"
 #: Number of CLIP's tokens: 256 bytes, the same ending a word, the merges and two special tokens.
 CLIP_VOCABULARY = 49_408
 
-#: GGUF's code for a token that never stands for text.
-_CONTROL = "3"
-
-
-def build_smollm_tokenizer(
-    tokens: Sequence[str], token_types: Sequence[str], merges: Sequence[str]
-) -> Tokenizer:
-    """Build SmolLM2's tokenizer from the tables of its GGUF file.
-
-    Args:
-        tokens: Token strings in id order, in the byte alphabet.
-        token_types: GGUF's type code per token.
-        merges: Pairs "left right" in order of priority.
-
-    Returns:
-        The fast tokenizer. It adds no token around a text, and every digit is a token of its own.
-    """
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[_split_pair(merge) for merge in merges]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    control = [token for token, kind in zip(tokens, token_types, strict=True) if kind == _CONTROL]
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in control]
-    )
-    return tokenizer
-
 
 def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
-    """Build CLIP's tokenizer from the merge list of the open-clip package.
+    """Build CLIP's tokenizer, which puts the start and end token around a text.
 
     Args:
         compressed_merges: Content of `bpe_simple_vocab_16e6.txt.gz`.
 
     Returns:
-        The fast tokenizer; it puts the start and end token around a text.
+        The fast tokenizer.
 
     Raises:
         PrepareError: If the list does not give CLIP's number of tokens.
     """
     # The first line is a header; the list is longer than what CLIP uses.
     lines = gzip.decompress(compressed_merges).decode("utf-8").split("\n")
-    merges = [_split_pair(line) for line in lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]]
+    used = lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]
+    merges = [line.partition(" ")[::2] for line in used]
     alphabet = list(byte_alphabet().values())
     tokens = [
         *alphabet,
@@ -192,8 +159,3 @@ def read_class_names(source: str) -> list[str]:
                 return list(names)
             raise PrepareError(f"Expected 1000 class names, got {len(names)}.")
     raise PrepareError("Expected a list IMAGENET_CLASSNAMES in zero_shot_metadata.py, found none.")
-
-
-def _split_pair(line: str) -> tuple[str, str]:
-    left, _, right = line.partition(" ")
-    return left, right
