@@ -35,7 +35,7 @@ def test_json_and_quiet_lists_have_a_line_for_each(capsys: pytest.CaptureFixture
 def test_one_dataset_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "nocaps"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("nocaps: NoCaps\n  splits  val (4,500 images)")
+    assert printed.startswith("nocaps: NoCaps\n  splits      val (4,500 images)")
     assert "coco:" not in printed
 
 

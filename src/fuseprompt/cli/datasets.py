@@ -29,7 +29,7 @@ def datasets(
         name: The dataset; all of them if None.
         root: Folder (or annotation file) to check; nothing is checked if None.
         split: Split to check; the dataset's default if None.
-        sentiment: Tone to check; all if None.
+        sentiment: Sentiment to check; all if None.
         quiet: Print only the names, or only what is not as it should be.
         json: Print a JSON line for each dataset, or one for the check.
 
@@ -65,16 +65,16 @@ def _print_source(name: str, source: Source) -> None:
     print(f"{name}: {source.title}")
     rows = {
         "splits": [_splits(source)],
-        "tones": [", ".join(source.sentiments)] if source.sentiments else [],
+        "sentiments": [", ".join(source.sentiments)] if source.sentiments else [],
         "files": source.files,
-        "images": [source.images],
+        "images": [", ".join(source.images)],
         "get it": source.origin,
         "terms": [source.licence] if source.licence else [],
         "mind": source.remarks,
     }
     for label, lines in rows.items():
         for index, line in enumerate(lines):
-            print(f"  {label if index == 0 else '':8}{line}")
+            print(f"  {label if index == 0 else '':12}{line}")
     print()
 
 
@@ -89,11 +89,11 @@ def _splits(source: Source) -> str:
 
 def _print_check(check: Check, root: Path, *, quiet: bool) -> None:
     if not quiet:
-        tones, domains = _counted(check.by_sentiment), _counted(check.by_domain)
+        sentiments, domains = _counted(check.by_sentiment), _counted(check.by_domain)
         print(f"{check.dataset}, split {check.split}, in {root}")
         print(f"  images       {check.images:,}{domains}")
         print(f"  captions     {check.references:,} by people")
-        print(f"  to write     {check.captions_to_write:,}{tones}")
+        print(f"  to write     {check.captions_to_write:,}{sentiments}")
         print(f"  fingerprint  {check.fingerprint[:16]}")
     if check.missing:
         more = ", ..." if check.missing > len(check.first_missing) else ""
@@ -112,7 +112,5 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _as_json(name: str, source: Source) -> dict[str, Any]:
-    """Return what is known of a dataset as plain JSON values."""
-    fields = asdict(source)
-    del fields["read"]
-    return {"dataset": name, **fields}
+    """Return all that is known of a dataset as plain JSON values."""
+    return {"dataset": name, **asdict(source)}

@@ -41,7 +41,14 @@ def test_an_id_of_two_images_is_refused(tmp_path: Path) -> None:
     form["images"][2]["id"] = 7
     form["annotations"] = []
     file = write_json(tmp_path / "captions_val2014.json", form)
-    with pytest.raises(DatasetError, match=r"images 2: id 7 stands for .*139\.jpg' here and for"):
+    with pytest.raises(DatasetError, match=r"images 2: the id is 7, the image is .*139\.jpg'"):
+        read_dataset("coco", file)
+    for image in form["images"]:
+        image["file_name"] = f"image_{image['height']}_{image['id']}.jpg"
+        image["height"] += 1
+    form["images"][2]["file_name"] = "another_7.jpg"
+    write_json(file, form)
+    with pytest.raises(DatasetError, match=r"images 2: id 7 stands for 'another_7\.jpg' here and"):
         read_dataset("coco", file)
     rows = [{"image": "x_7.jpg", "caption": "A."}, {"image": "y_7.jpg", "caption": "B."}]
     file = write_json(tmp_path / "list.json", rows)
@@ -84,10 +91,11 @@ def test_empty_captions_are_left_out_and_told(tmp_path: Path) -> None:
     [
         ('{"images": [', r"no JSON in line 1, column \d+ .*cut short"),
         ('{"a": 1}\n{"a": 2}', r"one object a line, let its name end in \.jsonl"),
+        ('{"7": ["A kite."]}', "expected the field 'images', found 7"),
         ("<!DOCTYPE html>", "a web page, not data"),
         ("version https://git-lfs.github.com/spec/v1", "a Git LFS pointer"),
         ("[1]", r"entry 0: is 1, expected an object"),
-        ('[{"caption": "A."}]', r"entry 0: expected one of the fields file_name, .*found caption"),
+        ('[{"caption": "A."}]', r"entry 0: expected the field image or image_id; found caption"),
         ('[{"image_id": 7, "caption": [3]}]', r"entry 0: caption 0 is int, expected a text"),
         ('[{"image_id": true}]', r"entry 0: image_id is True, expected a whole number or a text"),
         ('{"images": [{"id": 7.5}], "annotations": []}', r"images 0: id is 7\.5, expected a whole"),
@@ -117,7 +125,7 @@ def test_bytes_that_are_not_utf_8_are_told(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    file.write_text(json.dumps({"7": "café"}), encoding="utf-8-sig")
+    file.write_text(json.dumps([{"image_id": 7, "captions": "café"}]), encoding="utf-8-sig")
     assert read_dataset("karpathy", file).items[0].references == ("café",)
 
 
@@ -126,7 +134,6 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     [
         ("x.jsonl", '{"image_id": 7}\n\n{"image', r"x\.jsonl: line 3: no JSON"),
         ("x.tsv", "7.jpg\tA kite.\n8.jpg\n", r"x\.tsv: line 2: expected an image's name, a tab"),
-        ("x.csv", "7.jpg,2,A kite.\n", r"x\.csv: line 1: expected FILENAME,1 or 0,CAPTION"),
     ],
 )
 def test_a_fault_in_a_line_is_told_with_its_number(

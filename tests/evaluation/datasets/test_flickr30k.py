@@ -20,6 +20,6 @@ def test_the_token_file_has_no_splits(tmp_path: Path) -> None:
 
 
 def test_a_photo_without_a_number_is_refused(tmp_path: Path) -> None:
-    file = write_json(tmp_path / "x.json", {"kite.jpg": ["A kite."]})
+    file = write_json(tmp_path / "x.json", [{"image": "kite.jpg", "captions": ["A kite."]}])
     with pytest.raises(DatasetError, match=r"expected a photo's name such as 1000092795\.jpg"):
         read_dataset("flickr30k", file)

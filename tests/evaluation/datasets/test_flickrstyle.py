@@ -7,26 +7,26 @@ import pytest
 
 from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets import read_dataset
-from fuseprompt.evaluation.datasets.flickrstyle import read_pickled_names
 from tests.evaluation.datasets import fixtures
 from tests.evaluation.datasets.fixtures import pickled_names, write_images
 
-NAMES = ["2513_03d333.jpg", "2903_d3e38d.jpg", "2513_03d333.jpg"]
+
+def test_the_invented_pickle_is_one() -> None:
+    names = ["2513_03d333.jpg", "2903_d3e38d.jpg"]
+    assert pickle.loads(pickled_names(names)) == names
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_names_of_every_protocol(protocol: int, tmp_path: Path) -> None:
-    file = tmp_path / "train.p"
-    # Made apart, so that no name is a reference to an earlier one.
-    file.write_bytes(pickle.dumps(["".join(list(name)) for name in NAMES], protocol=protocol))
-    assert read_pickled_names(file) == NAMES
-
-
-def test_names_as_python_2_wrote_them(tmp_path: Path) -> None:
-    file = tmp_path / "train.p"
-    file.write_bytes(pickled_names(NAMES))
-    assert read_pickled_names(file) == NAMES
-    assert pickle.loads(file.read_bytes()) == NAMES
+@pytest.mark.parametrize("quoted", [False, True])
+def test_names_are_read_as_python_2_wrote_them(quoted: bool, tmp_path: Path) -> None:
+    root = fixtures.write_flickrstyle(tmp_path)
+    file = root / "FlickrStyle_v0.9" / "humor" / "train.p"
+    if quoted:  # Python 2 writes a plain str so.
+        file.write_bytes(file.read_bytes().replace(b".jpg\n", b".jpg'\n").replace(b"V", b"S'"))
+    assert len(pickle.loads(file.read_bytes())) == 2
+    assert [item.id for item in read_dataset("flickrstyle10k", root).items][::2] == [
+        "1000",
+        "36979",
+    ]
 
 
 class Evil:
@@ -34,24 +34,25 @@ class Evil:
         return print, ("unpickled",)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no pickle",
+        b"(lp1\nVname",
+        *(pickle.dumps([Evil()], protocol=protocol) for protocol in range(3)),
+        pickle.dumps(["name.jpg", 7], protocol=0),
+        pickle.dumps({"name.jpg": 7}, protocol=0),
+    ],
+)
 def test_anything_but_names_is_refused_and_not_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "train.p"
-    file.write_bytes(pickle.dumps([Evil()]))
-    with pytest.raises(
-        DatasetError, match=r"GLOBAL at byte \d+\. Expected a pickled list of names"
-    ):
-        read_pickled_names(file)
+    root = fixtures.write_flickrstyle(tmp_path)
+    (root / "FlickrStyle_v0.9" / "humor" / "train.p").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"humor/train\.p: no pickled list of names"):
+        read_dataset("flickrstyle10k", root)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("content", [b"", b"no pickle", b"(lp1\nVname"])
-def test_what_is_no_pickle_is_refused(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "train.p"
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match="no pickled list of names"):
-        read_pickled_names(file)
 
 
 def test_flickrstyle_joins_names_and_captions_of_both_encodings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plain folders, with captions in every form and without."""
+"""Plain folders, with captions in every layout and without."""
 
 from pathlib import Path
 
@@ -30,10 +30,11 @@ def test_a_folder_says_which_images_have_no_captions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["captions.json", "captions.tsv"])
-def test_captions_of_a_folder_in_other_forms(name: str, tmp_path: Path) -> None:
+def test_captions_of_a_folder_in_other_layouts(name: str, tmp_path: Path) -> None:
     write_images(tmp_path, ["a.jpg", "b.jpg"])
-    if name == "captions.json":  # CLIPScore: ids without the ending
-        write_json(tmp_path / name, {"a": ["A kite."], "b": ["A door.", "Door."]})
+    if name == "captions.json":
+        rows = [{"image": "a.jpg", "caption": "A kite."}]
+        write_json(tmp_path / name, [*rows, {"image": "b.jpg", "captions": ["A door.", "Door."]}])
     else:
         (tmp_path / name).write_text(
             "image\tcaption\r\na.jpg\tA kite.\r\nb.jpg\tA door.\tDoor.\r\n"
@@ -51,13 +52,13 @@ def test_a_caption_of_an_image_that_is_not_there_stays_an_item(tmp_path: Path) -
     assert [item.image.is_file() for item in read_dataset("folder", root).items] == [1, 0, 1]
 
 
-def test_tones_asked_of_plain_captions_are_told(tmp_path: Path) -> None:
+def test_sentiments_asked_of_plain_captions_are_told(tmp_path: Path) -> None:
     dataset = read_dataset("folder", fixtures.write_folder(tmp_path), sentiment="both")
     assert [(i.id, i.sentiment) for i in dataset.items][:2] == [
         ("a.jpg", "negative"),
         ("a.jpg", "positive"),
     ]
-    assert "have no tone" in dataset.notes[-1]
+    assert "have no sentiment" in dataset.notes[-1]
 
 
 @pytest.mark.parametrize("missing", [True, False])
@@ -74,7 +75,7 @@ def test_a_folder_must_exist_and_have_images(missing: bool, tmp_path: Path) -> N
         ("sub\\a.jpg", "sub/a.jpg"),
         ("../b.jpg", "b.jpg"),
         ("C:\\photos\\b.jpg", "b.jpg"),
-        ("gone/c.jpg", "c.jpg"),
+        ("gone/c.jpg", "gone/c.jpg"),
     ],
 )
 def test_ids_are_places_in_the_folder(named: str, id_: str, tmp_path: Path) -> None:

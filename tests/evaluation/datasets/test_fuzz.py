@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets import NAMES, Dataset, read_dataset
-from fuseprompt.evaluation.datasets.flickrstyle import read_pickled_names
 from tests.evaluation.datasets.fixtures import (
     coco_form,
     karpathy_form,
     nocaps_form,
     senticap_form,
+    write_flickrstyle,
 )
 
 KEYS = [
@@ -90,5 +90,8 @@ def test_a_form_with_one_field_replaced_is_read_or_refused(
 
 @given(content=st.binary(max_size=40) | st.builds(pickle.dumps, VALUES))
 def test_any_bytes_are_names_or_refused(content: bytes, file: Path) -> None:
-    file.write_bytes(content)
-    readable(lambda: read_pickled_names(file))
+    root = file.parent / "flickrstyle"
+    if not root.exists():
+        write_flickrstyle(root)
+    (root / "FlickrStyle_v0.9" / "humor" / "train.p").write_bytes(content)
+    readable(lambda: read_dataset("flickrstyle10k", root))

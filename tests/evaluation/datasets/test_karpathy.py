@@ -1,6 +1,5 @@
-"""COCO and its Karpathy split, in their own form and in those that others made of it."""
+"""COCO and its Karpathy split: ids, places of images, splits."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,67 +49,28 @@ def test_train_has_restval_and_test_never_has(tmp_path: Path) -> None:
     assert (ids("test"), ids("train"), ids("restval")) == (["7"], ["12", "139"], ["12"])
 
 
-def _capdec() -> list[dict[str, object]]:
-    return [
-        {"image_id": number, "caption": caption, "id": index}
-        for number, captions in CAPTIONS.items()
-        for index, caption in enumerate(captions)
-    ]
-
-
-def _capdec_metrics() -> dict[str, object]:
-    notes = _capdec()
-    return {"images": [{"id": note["image_id"]} for note in notes], "annotations": notes}
-
-
-def _magic() -> list[dict[str, object]]:
-    return [
-        {
-            "split": "test",
-            "image_name": coco_name(number),
-            "file_path": f"../data/val2014/{coco_name(number)}",
-            "captions": list(captions),
-        }
-        for number, captions in CAPTIONS.items()
-    ]
-
-
-#: What others made of the Karpathy split: file, content.
-DERIVED: dict[str, tuple[str, Callable[[], object]]] = {
-    "BLIP's ground truth": ("annotations/coco_karpathy_test_gt.json", lambda: coco_form(False)),
-    "LAVIS": (
-        "coco_karpathy_test.json",
-        lambda: [
-            {"image": f"val2014/{coco_name(number)}", "caption": list(captions)}
-            for number, captions in CAPTIONS.items()
-        ],
-    ),
-    "MAGIC": ("mscoco_test.json", _magic),
-    "CapDec": ("test_metrics_format.json", _capdec_metrics),
-    "ViECap": (
-        "test_captions.json",
-        lambda: {coco_name(number): list(captions) for number, captions in CAPTIONS.items()},
-    ),
-}
-
-
-@pytest.mark.parametrize("form", DERIVED)
-def test_derived_forms_give_the_same_dataset(form: str, tmp_path: Path) -> None:
-    file, make = DERIVED[form]
+def test_a_list_gives_the_same_dataset(tmp_path: Path) -> None:
     write_json(tmp_path / "own" / "dataset_coco.json", karpathy_form(("test",) * 3))
     write_images(tmp_path / "val2014", [coco_name(number) for number in CAPTIONS])
-    write_json(tmp_path / file, make())
-    dataset = read_dataset("karpathy", tmp_path)
+    rows = [
+        {"image": f"val2014/{coco_name(number)}", "caption": caption}
+        for number, captions in CAPTIONS.items()
+        for caption in captions
+    ]
+    dataset = read_dataset("karpathy", write_json(tmp_path / "test.json", rows))
     assert dataset.fingerprint == read_dataset("karpathy", tmp_path / "own").fingerprint
     assert [item.image for item in dataset.items] == [
         tmp_path / "val2014" / coco_name(number) for number in CAPTIONS
     ]
 
 
-def test_a_list_of_single_captions_is_joined(tmp_path: Path) -> None:
-    file = write_json(tmp_path / "test.json", _capdec())
+def test_images_may_have_ids_and_no_names(tmp_path: Path) -> None:
+    write_images(tmp_path / "val2014", [coco_name(number) for number in CAPTIONS])
+    file = write_json(tmp_path / "annotations" / "coco_karpathy_test_gt.json", coco_form(False))
     items = read_dataset("karpathy", file).items
-    assert [len(item.references) for item in items] == [2, 1, 2]
+    assert [item.image for item in items] == [
+        tmp_path / "val2014" / coco_name(number) for number in CAPTIONS
+    ]
 
 
 @pytest.mark.parametrize("id_", [7, "7", 7.0, "0007"])

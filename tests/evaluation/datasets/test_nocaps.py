@@ -9,7 +9,6 @@ from fuseprompt.evaluation.datasets import read_dataset
 from tests.evaluation.datasets import fixtures
 from tests.evaluation.datasets.fixtures import (
     nocaps_form,
-    write_images,
     write_json,
 )
 
@@ -31,21 +30,6 @@ def test_nocaps_without_captions_or_domains_says_so(tmp_path: Path) -> None:
     assert all(not item.references for item in dataset.items)
     assert any("can be written, not scored" in note for note in dataset.notes)
     assert any("names no domains" in note for note in dataset.notes)
-
-
-def test_nocaps_as_viecap_writes_it(tmp_path: Path) -> None:
-    rows = [
-        {"split": "near_domain", "image_id": "4499.jpg", "caption": ["A bear.", "Bear."]},
-        {"split": "out_domain", "image_id": "3.jpg", "caption": ["A gnu."]},
-    ]
-    write_json(tmp_path / "nocaps_corpus.json", rows)
-    write_images(tmp_path, ["near_domain/4499.jpg", "3.jpg"])
-    items = read_dataset("nocaps", tmp_path).items
-    assert [(item.id, item.domain) for item in items] == [
-        ("3", "out-domain"),
-        ("4499", "near-domain"),
-    ]
-    assert all(item.image.is_file() for item in items)
 
 
 def test_an_unknown_domain_is_refused(tmp_path: Path) -> None:

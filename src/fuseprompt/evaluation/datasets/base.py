@@ -1,7 +1,6 @@
-"""What every dataset becomes: items with an image and the captions that people wrote for it.
+"""A dataset in memory: items with an image and the captions that people wrote for it.
 
-Nothing is read here. Read next: `fuseprompt.evaluation.datasets.records`, how
-a file is read, then `fuseprompt.evaluation.datasets.coco`, the simplest reader.
+Nothing is read here. Read next: `fuseprompt.evaluation.datasets.records`.
 """
 
 import hashlib
@@ -18,14 +17,14 @@ from fuseprompt.errors import DatasetError
 @final
 @dataclass(frozen=True)
 class Item:
-    """One caption to write: an image, and where it is known what people wrote.
+    """One caption to write: an image, and the captions of people where there are any.
 
     Attributes:
         id: The image's id, a whole number in decimal where the dataset has such ids, else the name
             of the file. Unique in a dataset together with `sentiment`.
         image: The image file. It may be missing: a reader reads annotations only.
         references: Captions by people, cleaned (`clean_caption`), in the order of the file.
-        sentiment: Tone of the caption and of its references, such as "positive", or "".
+        sentiment: Sentiment of the caption and of its references, such as "positive", or "".
         domain: "in-domain", "near-domain" or "out-domain" in NoCaps, else "".
     """
 
@@ -46,7 +45,7 @@ class Dataset:
         split: Name of the split.
         items: The items, by id (numbers by value, before names), then by sentiment.
         fingerprint: SHA-256 of name, split and annotations; where the images lie is not in it.
-        notes: What a person should know: captions left out, counts that differ from the published.
+        notes: Captions left out, counts that differ from the published, in sentences.
     """
 
     name: str
@@ -65,7 +64,7 @@ def make_dataset(
         name: Name of the dataset.
         split: Name of the split.
         items: The items, in any order.
-        notes: What a person should know.
+        notes: Sentences for the person who reads the scores.
 
     Returns:
         The dataset.

@@ -1,6 +1,6 @@
-"""Look at a dataset on disk before hours are spent on it: counts, missing images, odd files.
+"""A look at a dataset on disk before hours are spent on it: counts and missing images.
 
-Images are looked for, not opened. Read next: `fuseprompt.cli.datasets`, which prints this.
+Read next: `fuseprompt.cli.datasets`, which prints this.
 """
 
 from collections import Counter
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from fuseprompt.evaluation.datasets import read_dataset
+from fuseprompt.evaluation.datasets.read import read_dataset
 
 
 @final
 @dataclass(frozen=True)
 class Check:
-    """What was found in the folder of a dataset.
+    """The content of a dataset's folder.
 
     Attributes:
         dataset: Its name.
         split: Its split.
-        captions_to_write: Items: an image counts once for each tone.
+        captions_to_write: Items: an image counts once for each sentiment.
         images: Images.
         references: Captions by people.
-        by_sentiment: Items of each tone, empty without tones.
+        by_sentiment: Items of each sentiment, empty without sentiments.
         by_domain: Items of each domain, empty without domains.
-        missing: Images that are not there, or empty files.
+        missing: Images that are not there, or empty files; none is opened.
         first_missing: The first few of them.
-        notes: What differs from the published dataset, and what was left out.
+        notes: Differences from the published dataset, and what was left out.
         fingerprint: SHA-256 of the annotations.
     """
 
@@ -52,20 +52,7 @@ class Check:
 def check_dataset(
     name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
 ) -> Check:
-    """Read a dataset and look for its images.
-
-    Args:
-        name: Name of the dataset.
-        root: Its folder, or its annotation file.
-        split: Name of the split; the default one if None.
-        sentiment: Tone, or "both"; the dataset's own if None.
-
-    Returns:
-        What was found.
-
-    Raises:
-        DatasetError: If the annotations are missing or faulty.
-    """
+    """Read a dataset as `read_dataset` does, and look for its images."""
     dataset = read_dataset(name, root, split=split, sentiment=sentiment)
     images = {item.id: item.image for item in dataset.items}
     missing = [str(image) for image in images.values() if not _has_content(image)]

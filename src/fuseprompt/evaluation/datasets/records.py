@@ -1,16 +1,17 @@
-"""Annotation files as objects that know where they stand, so that every fault can be found.
+"""JSON objects of a file that know where they stand, so that every fault can be found.
 
-JSON is read here and fields are checked; what the fields mean is not known. Read next:
-`fuseprompt.evaluation.datasets.forms`.
+The meaning of fields is not known here. Read next: `fuseprompt.evaluation.datasets.formats`.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from fuseprompt.errors import DatasetError
+
+_T = TypeVar("_T")
 
 #: Beginnings of files that are not what their name says, and what they are.
 _NOT_DATA = {
@@ -22,7 +23,7 @@ _NOT_DATA = {
 @final
 @dataclass(frozen=True)
 class Record:
-    """One JSON object of an annotation file.
+    """One JSON object of a file.
 
     Attributes:
         fields: The object.
@@ -36,88 +37,76 @@ class Record:
         """Return whether a field is there and not null."""
         return self.fields.get(name) is not None
 
-    def text(self, name: str) -> str:
-        """Return a text.
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a text; a missing one is the default, or an error without it."""
+        return self._read(name, "a text", lambda v: v if isinstance(v, str) else None, default)
 
-        Raises:
-            DatasetError: If the field is missing or no text.
-        """
-        value = self._get(name)
-        if not isinstance(value, str):
-            raise self._wrong(name, "a text")
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return a whole number, written as one, as 7.0 or as "7"."""
+        return self._read(name, "a whole number", _whole_number, default)
+
+    def id(self, name: str, default: str | None = None) -> str:
+        """Return an id as text: a text, or a whole number."""
+
+        def convert(value: Any) -> str | None:
+            number = None if isinstance(value, str) else _whole_number(value)
+            return value if isinstance(value, str) else None if number is None else str(number)
+
+        return self._read(name, "a whole number or a text", convert, default)
+
+    def records(self, name: str) -> list["Record"]:
+        """Return the objects of a list, with their places."""
+        values = self._read(name, "a list of objects", lambda v: v if isinstance(v, list) else None)
+        return list(as_records(values, f"{self.place}: {name}"))
+
+    def _read(
+        self,
+        name: str,
+        expected: str,
+        convert: Callable[[Any], _T | None],
+        default: _T | None = None,
+    ) -> _T:
+        if not self.has(name):
+            if default is not None:
+                return default
+            found = ", ".join(sorted(self.fields)[:12]) or "none"
+            raise DatasetError(f"{self.place}: expected the field {name!r}, found {found}.")
+        value = convert(self.fields[name])
+        if value is None:
+            told = _short(self.fields[name])
+            raise DatasetError(f"{self.place}: {name} is {told}, expected {expected}.")
         return value
 
-    def number(self, name: str) -> int:
-        """Return a whole number, written as one, as 7.0 or as "7".
 
-        Raises:
-            DatasetError: If the field is missing or no whole number.
-        """
-        value = self._get(name)
-        number = as_whole_number(value)
-        if number is None:
-            raise self._wrong(name, "a whole number")
-        return number
+def as_records(values: Sequence[Any], place: str) -> Iterator[Record]:
+    """Yield the objects of a list, counted from 0.
 
-    def name(self, name: str) -> str:
-        """Return an id: a text, or a whole number as text.
+    Raises:
+        DatasetError: If one is no object.
+    """
+    for index, value in enumerate(values):
+        yield as_record(value, f"{place} {index}")
 
-        Raises:
-            DatasetError: If the field is missing or neither.
-        """
-        value = self._get(name)
-        if isinstance(value, str):
-            return value
-        number = as_whole_number(value)
-        if number is None:
-            raise self._wrong(name, "a whole number or a text")
-        return str(number)
 
-    def records(self, name: str) -> Iterator["Record"]:
-        """Return the objects of a list, one after the other.
+def as_record(value: Any, place: str) -> Record:
+    """Return a value as an object with its place.
 
-        Args:
-            name: The field.
-
-        Returns:
-            The objects with their places.
-
-        Raises:
-            DatasetError: If the field is missing or no list of objects.
-        """
-        values = self._get(name)
-        if not isinstance(values, list):
-            raise self._wrong(name, "a list of objects")
-        return as_records(values, f"{self.place}: {name}")
-
-    def _get(self, name: str) -> Any:
-        if not self.has(name):
-            raise DatasetError(
-                f"{self.place}: expected the field {name!r}, found {_listed(self.fields)}."
-            )
-        return self.fields[name]
-
-    def _wrong(self, name: str, expected: str) -> DatasetError:
-        return DatasetError(
-            f"{self.place}: {name} is {_short(self.fields[name])}, expected {expected}."
-        )
+    Raises:
+        DatasetError: If it is no object.
+    """
+    if not isinstance(value, dict):
+        raise DatasetError(f"{place}: is {_short(value)}, expected an object {{...}}.")
+    return Record(value, place)
 
 
 def read_json(file: Path) -> Any:
     """Return the content of a JSON file.
 
-    Args:
-        file: UTF-8, with or without a byte order mark.
-
-    Returns:
-        Objects, lists and values.
-
     Raises:
         DatasetError: If it cannot be read, or is no JSON.
     """
-    text = read_text(file)
     try:
-        return json.loads(text)
+        return json.loads(read_text(file))
     except json.JSONDecodeError as error:
         remedy = (
             "If it has one object a line, let its name end in .jsonl."
@@ -137,9 +126,8 @@ def read_text(file: Path) -> str:
     Raises:
         DatasetError: If it cannot be read, is in another encoding, a web page or a Git LFS pointer.
     """
-    content = read_bytes(file)
     try:
-        text = content.decode("utf-8-sig")
+        text = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DatasetError(
             f"{file}: byte {error.start} is not UTF-8. Convert the file: "
@@ -163,51 +151,20 @@ def read_bytes(file: Path) -> bytes:
         raise DatasetError(f"{file}: cannot be read ({error.strerror}).") from None
 
 
-def as_records(values: Sequence[Any], place: str) -> Iterator[Record]:
-    """Yield the objects of a list with their places.
-
-    Args:
-        values: What should be objects.
-        place: Where the list stands.
-
-    Yields:
-        The objects, counted from 0.
-
-    Raises:
-        DatasetError: If one is no object.
-    """
-    for index, value in enumerate(values):
-        yield as_record(value, f"{place} {index}")
+def split_lines(text: str) -> list[str]:
+    """Return lines without their LF or CR LF; other separators of Unicode are part of a line."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
 
 
-def as_record(value: Any, place: str) -> Record:
-    """Return a value as an object with its place.
-
-    Raises:
-        DatasetError: If it is no object.
-    """
-    if not isinstance(value, dict):
-        raise DatasetError(f"{place}: is {_short(value)}, expected an object {{...}}.")
-    return Record(value, place)
-
-
-def as_whole_number(value: Any) -> int | None:
-    """Return the whole number that a value means, or None."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+def _whole_number(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
-    return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _listed(fields: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(fields)[:12]) or "none"

@@ -14,13 +14,13 @@ from typing import Any, Final, final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Item
-from fuseprompt.evaluation.datasets.lines import split_lines
 from fuseprompt.evaluation.datasets.records import (
     Record,
     as_record,
     as_records,
     read_json,
     read_text,
+    split_lines,
 )
 
 #: Where a form has the caption; MAGIC's has the references beside it, as "captions".
@@ -167,7 +167,7 @@ def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Pred
     for record in records:
         if record.fields.get("ok") is False:  # A run's own record of an image that failed.
             continue
-        names = [record.name(key) for key in _NAME if _is_name(record.fields.get(key))]
+        names = [record.id(key) for key in _NAME if _is_name(record.fields.get(key))]
         key = next((key for key in fields if record.has(key)), None)
         if not names or key is None:
             raise MetricError(
@@ -178,7 +178,7 @@ def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Pred
             record.place,
             tuple(variant for name in names for variant in _variants(name)),
             _text(record.fields[key], record.place),
-            record.name("sentiment") if record.has("sentiment") else "",
+            record.text("sentiment", ""),
         )
 
 

@@ -1,0 +1,228 @@
+"""The published layouts of captions, each read into rows: COCO, Karpathy, lists, tables.
+
+A layout is recognised by the content of a JSON file, else by the ending of the name. Ids, splits
+and images are not known here. Read next: `fuseprompt.evaluation.datasets.sources`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from fuseprompt.errors import DatasetError
+from fuseprompt.evaluation.datasets.records import (
+    Record,
+    as_record,
+    as_records,
+    read_bytes,
+    read_json,
+    read_text,
+    split_lines,
+)
+
+#: FlickrStyle10K: captions and names of each sentiment.
+_STYLES: Final = {
+    "humorous": ("humor/funny_train.txt", "humor/train.p"),
+    "romantic": ("romantic/romantic_train.txt", "romantic/train.p"),
+}
+
+#: A list of texts as Python 2 pickles it, in lines: "(lp1", then "Vname" or "S'name'", "p2", "a".
+_PICKLED_LIST: Final = re.compile(rb"\(lp\d+\n((V[^\n']+|S'[^\n']+')\np\d+\na)*\.\s*")
+_PICKLED_TEXT: Final = re.compile(rb"^a?(?:V|S')([^\n']+)", re.MULTILINE)
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """What a file says of one image; an image may have several rows.
+
+    Attributes:
+        place: Where it stands, for messages.
+        image: The image file as the annotations name it, "" if they give only an id.
+        id: The image's id as the annotations give it, "" if they give none.
+        captions: Captions as they were written.
+        split: Split, "" if the file does not say.
+        sentiment: Sentiment of the captions, or "".
+        domain: Domain of NoCaps, or "".
+    """
+
+    place: str
+    image: str
+    id: str
+    captions: tuple[str, ...]
+    split: str = ""
+    sentiment: str = ""
+    domain: str = ""
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows of an annotation file, in order.
+
+    Args:
+        file: JSON lines (`.jsonl`), tab-separated lines (`.tsv`, `.token`), or JSON (any other
+            ending): COCO's layout, Karpathy's, or a list of what JSON lines have on a line.
+
+    Returns:
+        Its rows.
+
+    Raises:
+        DatasetError: If it cannot be read, or something in it is not as it should be.
+    """
+    suffix = file.suffix.lower()
+    if suffix == ".jsonl":
+        return [_listed_row(_parse(line, place)) for place, line in _numbered(file)]
+    if suffix in (".tsv", ".token"):
+        return list(_table_rows(file))
+    content = read_json(file)
+    if isinstance(content, list):
+        return [_listed_row(record) for record in as_records(content, f"{file.name}: entry")]
+    top = as_record(content, file.name)
+    images = top.records("images")
+    if any("sentences" in image.fields for image in images):
+        return [row for image in images for row in _karpathy_rows(image)]
+    return list(_coco_rows(top, images))
+
+
+def read_flickrstyle(root: Path) -> list[Row]:
+    """Return the rows of FlickrStyle10K: lines of captions, and their images in a pickled list.
+
+    Nothing is unpickled: the file must be a list of texts and nothing else, which are its lines.
+
+    Args:
+        root: `FlickrStyle_v0.9`, or the folder that has it.
+
+    Returns:
+        A row for each caption.
+
+    Raises:
+        DatasetError: If a file is missing or faulty, or captions and names do not match.
+    """
+    base = root / "FlickrStyle_v0.9" if (root / "FlickrStyle_v0.9").is_dir() else root
+    rows = []
+    for sentiment, (captions_file, names_file) in _STYLES.items():
+        pickled = read_bytes(base / names_file)
+        if _PICKLED_LIST.fullmatch(pickled) is None:
+            raise DatasetError(
+                f"{base / names_file}: no pickled list of names as Python 2 writes it. Take the "
+                "file of the release; nothing else is read."
+            )
+        names = [name.decode("ascii", "replace") for name in _PICKLED_TEXT.findall(pickled)]
+        # The release has one comma in GB 18030; all else is UTF-8.
+        content = read_bytes(base / captions_file).replace(b"\xa3\xac", b", ")
+        captions = split_lines(content.decode("utf-8-sig", "replace"))
+        if len(captions) != len(names):
+            raise DatasetError(
+                f"{base / captions_file}: {len(captions):,} captions, but {len(names):,} names in "
+                f"{names_file}. Lines belong together: take both files of one release."
+            )
+        rows += [
+            Row(f"{captions_file}: line {number}", name, "", (caption,), sentiment=sentiment)
+            for number, (caption, name) in enumerate(zip(captions, names, strict=True), start=1)
+        ]
+    return rows
+
+
+def _coco_rows(top: Record, images: list[Record]) -> Iterator[Row]:
+    """Yield the rows of `{"images": [...], "annotations": [...]}`.
+
+    A file of images alone, as NoCaps publishes it, has no annotations.
+
+    Raises:
+        DatasetError: If a caption belongs to no image.
+    """
+    captions: dict[int, list[tuple[int, str]]] = {}
+    places: dict[int, str] = {}
+    notes = top.records("annotations") if "annotations" in top.fields else []
+    for order, note in enumerate(notes):
+        image_id = note.number("image_id")
+        # Annotations are listed in no order; their ids are the order that others sort by.
+        ranked = (note.number("id", order), note.text("caption"))
+        captions.setdefault(image_id, []).append(ranked)
+        places.setdefault(image_id, note.place)
+    for image in images:
+        image_id = image.number("id")
+        ordered = sorted(captions.pop(image_id, []), key=lambda pair: pair[0])
+        texts = tuple(text for _, text in ordered)
+        name, domain = image.text("file_name", ""), image.text("domain", "")
+        yield Row(image.place, name, str(image_id), texts, domain=domain)
+    if captions:
+        image_id = next(iter(captions))
+        raise DatasetError(
+            f"{places[image_id]}: image_id {image_id} is not among the images. "
+            "Both lists must be of one split."
+        )
+
+
+def _karpathy_rows(image: Record) -> Iterator[Row]:
+    """Yield the rows of an image with "sentences"; SentiCap adds a sentiment to each of them."""
+    name, folder = image.text("filename"), image.text("filepath", "")
+    by_sentiment: dict[str, list[str]] = {}
+    for sentence in image.records("sentences"):
+        number = sentence.number("sentiment", -1)
+        if number not in (-1, 0, 1):
+            raise DatasetError(
+                f"{sentence.place}: sentiment is {number}, expected 1 (positive) or 0."
+            )
+        sentiment = ("negative", "positive", "")[number]
+        by_sentiment.setdefault(sentiment, []).append(sentence.text("raw"))
+    for sentiment, texts in (by_sentiment or {"": []}).items():
+        yield Row(
+            image.place,
+            f"{folder}/{name}" if folder else name,
+            image.id("cocoid", ""),
+            tuple(texts),
+            image.text("split"),
+            sentiment,
+        )
+
+
+def _listed_row(record: Record) -> Row:
+    """Return the row of an object that stands for itself in a list or on a line."""
+    image, id_ = record.text("image", ""), record.id("image_id", "")
+    if not image and not id_:
+        found = ", ".join(sorted(record.fields)[:12]) or "none"
+        raise DatasetError(f"{record.place}: expected the field image or image_id; found {found}.")
+    given = record.fields.get("captions", record.fields.get("caption")) or ()
+    captions = (given,) if not isinstance(given, list | tuple) else given
+    for index, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise DatasetError(
+                f"{record.place}: caption {index} is {type(caption).__name__}, expected a text."
+            )
+    return Row(
+        record.place,
+        image,
+        id_,
+        tuple(captions),
+        record.text("split", ""),
+        record.text("sentiment", ""),
+        record.text("domain", ""),
+    )
+
+
+def _table_rows(file: Path) -> Iterator[Row]:
+    """Yield rows of "image TAB caption [TAB caption ...]"; Flickr30k has "1.jpg#0" for image."""
+    for index, (place, line) in enumerate(_numbered(file)):
+        image, *captions = line.split("\t")
+        if index == 0 and image.strip().lower() == "image":
+            continue
+        if not captions or not image.strip():
+            raise DatasetError(f"{place}: expected an image's name, a tab and a caption.")
+        yield Row(place, re.sub(r"#\d+$", "", image.strip()), "", tuple(captions))
+
+
+def _numbered(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield place and text of each line that is not blank."""
+    for number, line in enumerate(split_lines(read_text(file)), start=1):
+        if line.strip():
+            yield f"{file.name}: line {number}", line
+
+
+def _parse(line: str, place: str) -> Record:
+    try:
+        value: Mapping[str, Any] = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{place}: no JSON ({error}). Expected an object a line.") from None
+    return as_record(value, place)
