@@ -29,8 +29,8 @@ from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, li
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
 from fuseprompt.evaluation.runs.folder import JOURNAL, Run, has_settings, read_settings, write_text
-from fuseprompt.evaluation.runs.grouping import compare_runs
 from fuseprompt.evaluation.runs.journal import newest, read_journal
+from fuseprompt.evaluation.runs.merge import compare
 from fuseprompt.evaluation.runs.plan import read_shard
 from fuseprompt.evaluation.runs.searcher import MakeCaptioner, settings_of
 from fuseprompt.evaluation.runs.workers import StartWorker, local_workers
@@ -97,7 +97,7 @@ def evaluate_dataset(args: Any) -> int:
         if args.check_grouping:
             alone = replace(plan, folder=plan.folder / ALONE, resume=True)
             other = _captioned(dataset, replace(settings, group_size=1), alone, open_workers, told)
-            agreement = asdict(compare_runs(run, other))
+            agreement = asdict(compare(run, other))
             write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
         scores = conclude(
             run,

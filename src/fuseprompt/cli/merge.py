@@ -13,7 +13,7 @@ from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets import Dataset, read_dataset
 from fuseprompt.evaluation.runs.conclude import conclude
 from fuseprompt.evaluation.runs.folder import Run
-from fuseprompt.evaluation.runs.merge import merge_again, merge_runs
+from fuseprompt.evaluation.runs.merge import merge as merge_runs
 
 
 def merge(args: Any) -> int:
@@ -31,7 +31,7 @@ def merge(args: Any) -> int:
     folders = [Path(name) for name in args.runs]
     if args.out is None and len(folders) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
-    merged = merge_again(folders[0]) if args.out is None else merge_runs(folders, Path(args.out))
+    merged = merge_runs(folders, None if args.out is None else Path(args.out))
     run = merged.run
 
     def note(text: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item, make_dataset
-from fuseprompt.evaluation.runs import evaluate as module
+from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.evaluation.runs.plan import Job, Shard
@@ -311,7 +311,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, whole: bytes, monkey
     bad = tmp_path / "data" / "6.txt"
     text = bad.read_text()
     bad.write_text("")
-    monkeypatch.setattr(module, "datetime", Jumping)
+    monkeypatch.setattr(dispatch, "datetime", Jumping)
     monkeypatch.setattr(time, "time", lambda: -1.0)
     run_fake(tmp_path / "data", tmp_path / "run")
     bad.write_text(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import RunError
-from fuseprompt.evaluation.runs.merge import merge_again, merge_runs
+from fuseprompt.evaluation.runs.merge import merge
 from fuseprompt.evaluation.runs.plan import Shard
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, run_fake
 
@@ -21,7 +21,7 @@ def shards(tmp_path: Path, count: int = 3) -> list[Path]:
 
 def test_merged_shards_are_the_bytes_of_one_run(tmp_path: Path) -> None:
     whole = run_fake(tmp_path / "data", tmp_path / "whole")
-    merged = merge_runs(list(reversed(shards(tmp_path))), tmp_path / "out")
+    merged = merge(list(reversed(shards(tmp_path))), tmp_path / "out")
     assert captions_of(tmp_path / "out") == captions_of(tmp_path / "whole")
     assert merged.run.scope == whole.scope
     assert (merged.num_doubled, merged.run.num_missing) == (0, 0)
@@ -29,7 +29,7 @@ def test_merged_shards_are_the_bytes_of_one_run(tmp_path: Path) -> None:
 
 def test_a_missing_shard_is_counted_and_can_be_made_good(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "whole")
-    merged = merge_runs(shards(tmp_path)[:2], tmp_path / "out")
+    merged = merge(shards(tmp_path)[:2], tmp_path / "out")
     assert merged.run.num_missing == 2
     run_fake(tmp_path / "data", tmp_path / "out", resume=True)
     assert captions_of(tmp_path / "out") == captions_of(tmp_path / "whole")
@@ -38,7 +38,7 @@ def test_a_missing_shard_is_counted_and_can_be_made_good(tmp_path: Path) -> None
 def test_captions_in_two_folders_count_once(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "one", MakeFake(poison=("9",)))
     run_fake(tmp_path / "data", tmp_path / "two")
-    merged = merge_runs([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
+    merged = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
     assert (merged.num_doubled, merged.num_differing) == (9, 1)  # "10" was searched without "9".
     assert merged.run.failures == {}
 
@@ -48,23 +48,23 @@ def test_other_settings_and_other_images_are_refused(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "two", settings=replace(SETTINGS, seed=1))
     run_fake(tmp_path / "data", tmp_path / "three", limit=5)
     with pytest.raises(RunError, match="seed: 0 there, 1 here"):
-        merge_runs([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
+        merge([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
     with pytest.raises(RunError, match=r"a run of 10 captions, .* of one of 5"):
-        merge_runs([tmp_path / "one", tmp_path / "three"], tmp_path / "out")
+        merge([tmp_path / "one", tmp_path / "three"], tmp_path / "out")
     with pytest.raises(RunError, match=r"no run, there is no settings.json in it"):
-        merge_runs([tmp_path / "one", tmp_path / "data"], tmp_path / "out")
+        merge([tmp_path / "one", tmp_path / "data"], tmp_path / "out")
     with pytest.raises(RunError, match="there is a run in it"):
-        merge_runs([tmp_path / "one"], tmp_path / "two")
+        merge([tmp_path / "one"], tmp_path / "two")
 
 
 def test_one_run_is_merged_in_place(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "run")
     before = captions_of(tmp_path / "run")
     (tmp_path / "run" / "captions.jsonl").unlink()
-    assert len(merge_again(tmp_path / "run").run.captions) == 10
+    assert len(merge([tmp_path / "run"]).run.captions) == 10
     assert captions_of(tmp_path / "run") == before
     with pytest.raises(RunError, match="no run"):
-        merge_again(tmp_path / "none")
+        merge([tmp_path / "none"])
     assert not (tmp_path / "none").exists()
 
 
@@ -79,5 +79,5 @@ def test_damaged_settings_are_named(tmp_path: Path) -> None:
     ):
         file.write_text(damaged)
         with pytest.raises(RunError, match=words):
-            merge_again(tmp_path / "run")
+            merge([tmp_path / "run"])
     shutil.rmtree(tmp_path / "run")

@@ -1,5 +1,6 @@
 """Groups and shards depend on the dataset alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,8 @@ import pytest
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item
 from fuseprompt.evaluation.runs.plan import (
-    Group,
     Job,
     Shard,
-    holds,
     is_done,
     make_groups,
     make_jobs,
@@ -40,7 +39,7 @@ def test_a_limit_counts_images() -> None:
 def test_groups_hold_one_sentiment() -> None:
     mixed = [*jobs("1", "2", "3", sentiment="a"), *jobs("1", "2", sentiment="b")]
     groups = make_groups(mixed, 2)
-    assert [[j.id for j in g.jobs] for g in groups] == [["1", "2"], ["3"], ["1", "2"]]
+    assert [[j.id for j in g] for g in groups] == [["1", "2"], ["3"], ["1", "2"]]
 
 
 def test_shards_are_whole_groups_and_hold_everything_once() -> None:
@@ -74,12 +73,10 @@ def test_a_shard_is_typed_or_found() -> None:
 
 
 def test_a_group_is_done_when_all_were_searched_together() -> None:
-    from dataclasses import replace
-
-    group = Group(tuple(jobs("1", "2")))
+    group = tuple(jobs("1", "2"))
     together = {(n, ""): replace(record(n), group=("1", "2")) for n in ("1", "2")}
     assert is_done(group, together)
     assert not is_done(group, {("1", ""): together["1", ""]})
     assert not is_done(group, {**together, ("2", ""): record("2")})
     assert not is_done(group, {**together, ("2", ""): record("2", None)})
-    assert holds(group.jobs[:1], {("1", ""): record("1")})
+    assert is_done(group[:1], {("1", ""): record("1")})

@@ -1,4 +1,4 @@
-"""The end of a run: its scores and its report, made of what the folder holds.
+"""The end of a run: its scores and its report, made from the content of its folder.
 
 A run without captions by people has a report and no scores, and so has a shard: the mean of shards'
 scores is another number than the score of the whole. Read next:
@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Dataset
@@ -20,8 +19,6 @@ from fuseprompt.evaluation.report.write import write_report
 from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_text
 from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 
-SCORES: Final = "scores.json"
-
 
 def conclude(
     run: Run,
@@ -29,8 +26,7 @@ def conclude(
     *,
     with_scores: bool = True,
     spice_folder: Path | None = None,
-    on_metric: Callable[[str], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
+    on_note: Callable[[str], object],
 ) -> Mapping[str, Scores]:
     """Score a run and write `scores.json`, `report.md` and the gallery into its folder.
 
@@ -39,8 +35,7 @@ def conclude(
         dataset: The dataset that it was made for.
         with_scores: Whether to score.
         spice_folder: Folder of Stanford CoreNLP 3.6.0, or None.
-        on_metric: Called with the name of each metric before it is computed.
-        on_note: Told in a sentence why there are no scores.
+        on_note: Called with the reason if there are no scores.
 
     Returns:
         Scores by part of the dataset, "" for the whole; empty if there are none.
@@ -50,43 +45,35 @@ def conclude(
     """
     wanted = {job.key for job in make_jobs(dataset.items, limit=run.scope.limit)}
     items = tuple(item for item in dataset.items if (item.id, item.sentiment) in wanted)
-    dataset = replace(dataset, items=items)
     scores: Mapping[str, Scores] = {}
     if with_scores:
         try:
-            scores = _score(run, dataset, spice_folder, on_metric)
+            scores = _score(run, replace(dataset, items=items), spice_folder)
         except MetricError as error:
-            if on_note is not None:
-                on_note(f"no scores: {error}")
+            on_note(f"no scores: {error}")
+    file = run.folder / "scores.json"
     if scores:
         lines = {part: one.as_json() for part, one in scores.items()}
-        write_text(run.folder / SCORES, json.dumps(lines, indent=2) + "\n")
+        write_text(file, json.dumps(lines, indent=2) + "\n")
     else:
-        (run.folder / SCORES).unlink(missing_ok=True)  # They would be those of fewer captions.
+        file.unlink(missing_ok=True)  # They would be those of fewer captions.
     references = {(item.id, item.sentiment): item.references for item in items}
     write_report(run, scores=scores, references=references)
     return scores
 
 
-def _score(
-    run: Run,
-    dataset: Dataset,
-    spice_folder: Path | None,
-    on_metric: Callable[[str], None] | None,
-) -> Mapping[str, Scores]:
+def _score(run: Run, dataset: Dataset, spice_folder: Path | None) -> Mapping[str, Scores]:
     if run.scope.shard != ALL:
         raise MetricError("this is a shard; merge all shards, the whole is then scored.")
     if not run.captions:
         raise MetricError("there is no caption.")
     if not any(item.references for item in dataset.items):
         raise MetricError("the dataset has no captions by people to compare with.")
-    has_tones = any(item.sentiment for item in dataset.items)
     scoring = Scoring(
         by_domain=any(item.domain for item in dataset.items),
         spice_folder=spice_folder,
         distinct=True,
-        judges=("vader", "afinn") if has_tones else (),
+        judges=("vader", "afinn") if any(item.sentiment for item in dataset.items) else (),
         optimised=tuple(run.settings.models.values()),
     )
-    predictions = read_predictions([run.folder / CAPTIONS])
-    return score_parts(predictions, dataset, scoring, on_metric=on_metric)
+    return score_parts(read_predictions([run.folder / CAPTIONS]), dataset, scoring)

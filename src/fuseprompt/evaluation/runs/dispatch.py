@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, final
 
 from fuseprompt.errors import RunError
+from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key, Record
-from fuseprompt.evaluation.runs.plan import Group, Job, holds
+from fuseprompt.evaluation.runs.plan import Group, Job, is_done
 from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 
 #: How often a group is tried in one run of the program.
@@ -42,57 +44,37 @@ _FAR_LONGER: Final = 5.0
 _WORTH_A_NOTE: Final = 60.0
 
 
-@final
-@dataclass(frozen=True)
-class Outcome:
-    """End of one image's search.
-
-    Attributes:
-        job: The job.
-        attempt: Number of the attempt, those of earlier runs included.
-        group: Ids of the images that were searched together.
-        host: Machine.
-        found: The caption, or None.
-        error: Why there is none, or "".
-    """
-
-    job: Job
-    attempt: int
-    group: tuple[str, ...]
-    host: str
-    found: Found | None = None
-    error: str = ""
-
-
 def dispatch(
     groups: Sequence[Group],
     start_worker: StartWorker,
     *,
+    settings: RunSettings,
+    known: Mapping[Key, Record],
     num_workers: int = 1,
-    records: Mapping[Key, Record],
     timeout: float | None = None,
     on_note: Callable[[str], object] = lambda _: None,
-) -> Generator[list[Outcome], None, None]:
+) -> Generator[list[Record], None, None]:
     """Search groups until all images have a caption or have failed for good.
 
     Args:
         groups: The groups.
         start_worker: Starts a worker; all are ended at the end, in whatever they are doing.
+        settings: Settings of the run.
+        known: Newest record of each key from earlier runs.
         num_workers: Most workers at a time.
-        records: Newest record of each key from earlier runs.
         timeout: Seconds after which a search has taken too long, loading of models not counted, or
             None for never.
         on_note: Called with a sentence on every search that has taken too long, and once on one
             that takes far longer than all before if there is no limit.
 
     Yields:
-        The ends of images, those of a group together, in the order in which they finish; nothing
-        about once a second, so that the caller can stop or show progress.
+        Records of images, those of a group together, in the order in which they finish; none about
+        once a second, so that the caller can stop or show progress.
 
     Raises:
         RunError: If a worker cannot make its searcher, or workers die again and again meanwhile.
     """
-    waiting = deque(_Task(group.jobs) for group in groups)
+    waiting = deque(_Task(group) for group in groups)
     places = [_Place(start_worker, n) for n in range(min(num_workers, len(waiting)))]
     watch = _Watch(timeout, on_note)
     num_deaths = 0
@@ -113,9 +95,9 @@ def dispatch(
                 assert task is not None  # Busy places have one.
                 if answer is not None:
                     num_deaths = 0
-                    outcomes, further = _judge(task, answer, records)
+                    records, further = _judge(task, answer, settings, known)
                     waiting.extend(further)
-                    yield outcomes
+                    yield records
                     continue
                 waiting.appendleft(task)  # It never began: the task is not to blame.
                 num_deaths += 1
@@ -148,19 +130,31 @@ class _Task:
 
 
 def _judge(
-    task: _Task, answer: Answer, records: Mapping[Key, Record]
-) -> tuple[list[Outcome], list[_Task]]:
+    task: _Task, answer: Answer, settings: RunSettings, known: Mapping[Key, Record]
+) -> tuple[list[Record], list[_Task]]:
     """Return what is to be recorded of a task, and what is to be done next."""
     task = _Task(task.jobs, task.num_tries + 1, task.num_left - 1)
     together = tuple(job.id for job in task.jobs)
 
-    def outcome(job: Job, *, found: Found | None = None, error: str = "") -> Outcome:
-        before = records[job.key].attempt if job.key in records else 0
-        return Outcome(job, before + task.num_tries, together, answer.host, found, error)
+    def record(job: Job, *, found: Found | None = None, error: str = "") -> Record:
+        before = known[job.key].attempt if job.key in known else 0
+        return Record(
+            dataset=settings.dataset,
+            id=job.id,
+            sentiment=job.sentiment,
+            settings=settings.hash,
+            attempt=before + task.num_tries,
+            image=str(job.image),
+            group=together,
+            host=answer.host,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            found=found,
+            error=error,
+        )
 
     if answer.found:
         pairs = zip(task.jobs, answer.found, strict=True)
-        return [outcome(job, found=found) for job, found in pairs], []
+        return [record(job, found=found) for job, found in pairs], []
     if task.num_left > 0:
         return [], [task]
     faults = answer.faults
@@ -172,8 +166,8 @@ def _judge(
     else:
         further = [_Task((job,), task.num_tries, num_left=1) for job in task.jobs]
     # What an earlier run has found in just this way need not be found again.
-    further = [one for one in further if one.jobs and not holds(one.jobs, records)]
-    failed = [outcome(j, error=faults[j.key]) for j in task.jobs if j.key in faults]
+    further = [one for one in further if one.jobs and not is_done(one.jobs, known)]
+    failed = [record(j, error=faults[j.key]) for j in task.jobs if j.key in faults]
     return failed, further
 
 

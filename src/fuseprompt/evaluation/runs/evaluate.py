@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, final
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Dataset
-from fuseprompt.evaluation.runs.dispatch import Outcome, dispatch
+from fuseprompt.evaluation.runs.dispatch import dispatch
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
     Run,
@@ -143,7 +142,7 @@ def evaluate(
     """
     jobs = make_jobs(dataset.items, limit=plan.limit)
     groups = take_shard(make_groups(jobs, settings.group_size), plan.shard)
-    mine = [job for group in groups for job in group.jobs]
+    mine = [job for group in groups for job in group]
     scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root, plan.sentiment)
     with open_folder(plan.folder, resume=plan.resume):
         # A folder without captions yet, as after a failed load of models, takes other settings.
@@ -157,9 +156,9 @@ def evaluate(
             known = newest(journal.records)
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
-                clerk = _Clerk(journal, mine, settings, on_status)
-                with open_workers() as start_worker:
-                    _work(todo, start_worker, clerk, plan, on_note)
+                keys = {job.key for job in mine}
+                with open_workers() as start:
+                    _work(todo, start, journal, settings, plan, keys, on_status, on_note)
         run = read_run(plan.folder)
         write_merged(run)
         return run
@@ -168,8 +167,11 @@ def evaluate(
 def _work(
     todo: Sequence[Group],
     start_worker: StartWorker,
-    clerk: "_Clerk",
+    journal: Journal,
+    settings: RunSettings,
     plan: Plan,
+    keys: set[Key],
+    on_status: Callable[[Status], object],
     on_note: Callable[[str], object],
 ) -> None:
     """Do groups until all are done or the time is over.
@@ -177,87 +179,39 @@ def _work(
     Raises:
         RunError: If more images failed than may.
     """
-    outcomes_of_groups = dispatch(
+    known = newest(journal.records)
+    done = {record.key for record in known.values() if record.ok} & keys
+    failed: dict[Key, Record] = {}
+    num_new, start = 0, time.monotonic()
+    batches = dispatch(
         todo,
         start_worker,
+        settings=settings,
+        known=known,
         num_workers=plan.num_workers,
-        records=newest(clerk.journal.records),
         timeout=plan.group_timeout,
         on_note=on_note,
     )
-    with closing(outcomes_of_groups):  # Ends the workers, however this ends.
-        for outcomes in outcomes_of_groups:
-            clerk.write(outcomes)
-            if len(clerk.failed) > plan.max_failures:
+    with closing(batches):  # Ends the workers, however this ends.
+        for records in batches:
+            journal.append(records)
+            for record in records:
+                if record.ok:
+                    done.add(record.key)
+                    num_new += 1
+                else:
+                    done.discard(record.key)
+                    failed[record.key] = record
+            seconds = time.monotonic() - start
+            on_status(Status(len(keys), len(done), len(failed), num_new, seconds))
+            if len(failed) > plan.max_failures:
                 raise RunError(
-                    f"{len(clerk.failed)} images failed, more than --max-failures "
-                    f"{plan.max_failures}; the last: {clerk.last_error} What is done is safe: mend "
-                    "it and go on with --resume."
+                    f"{len(failed)} images failed, more than --max-failures {plan.max_failures}; "
+                    f"the last: {[*failed.values()][-1].error} What is done is safe: mend it and "
+                    "go on with --resume."
                 )
-            if plan.hours is not None and clerk.seconds > plan.hours * 3600.0:
+            if plan.hours is not None and seconds > plan.hours * 3600.0:
                 return
-
-
-class _Clerk:
-    """Writes outcomes into the journal and keeps count.
-
-    Args:
-        journal: The open journal.
-        jobs: What this folder is to hold.
-        settings: Settings of the run.
-        on_status: Called after each writing.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        jobs: Sequence[Job],
-        settings: RunSettings,
-        on_status: Callable[[Status], object],
-    ) -> None:
-        self.journal, self.settings = journal, settings
-        self.failed: set[Key] = set()
-        self.last_error = ""
-        self._keys = {job.key for job in jobs}
-        self._done = {r.key for r in newest(journal.records).values() if r.ok} & self._keys
-        self._num_new = 0
-        self._on_status = on_status
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the work began."""
-        return time.monotonic() - self._start
-
-    def write(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the outcomes of a group and report the status."""
-        if outcomes:
-            self.journal.append([self._record(outcome) for outcome in outcomes])
-        for outcome in outcomes:
-            if outcome.found is not None:
-                self._done.add(outcome.job.key)
-                self._num_new += 1
-            else:
-                self._done.discard(outcome.job.key)
-                self.failed.add(outcome.job.key)
-                self.last_error = outcome.error
-        counts = (len(self._keys), len(self._done), len(self.failed), self._num_new)
-        self._on_status(Status(*counts, self.seconds))
-
-    def _record(self, outcome: Outcome) -> Record:
-        return Record(
-            dataset=self.settings.dataset,
-            id=outcome.job.id,
-            sentiment=outcome.job.sentiment,
-            settings=self.settings.hash,
-            attempt=outcome.attempt,
-            image=str(outcome.job.image),
-            group=outcome.group,
-            host=outcome.host,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            found=outcome.found,
-            error=outcome.error,
-        )
 
 
 def _check_folder(plan: Plan, settings: RunSettings) -> None:

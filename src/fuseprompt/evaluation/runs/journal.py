@@ -1,8 +1,8 @@
 """The journal of a run: one JSON object a line for every image, only ever appended to.
 
-What `append` has returned from is on the disk. A kill may cut off the last line and nothing else;
-the next run removes the torn part and does that work again. Records are kept in the order in which
-they were written, and no clock decides which is newer. Read next:
+Once `append` has returned, its records are on the disk. A kill may cut off the last line and
+nothing else; the next run removes the torn part and does that work again. Records are kept in the
+order in which they were written, and no clock decides which is newer. Read next:
 `fuseprompt.evaluation.runs.folder`.
 """
 
@@ -17,14 +17,14 @@ from typing import Any, final
 
 from fuseprompt.errors import RunError
 
-#: Id and sentiment: what a caption is of, within a run.
+#: Id of the image and sentiment: they identify a caption within a run.
 Key = tuple[str, str]
 
 
 @final
 @dataclass(frozen=True)
 class Found:
-    """What a search found for one image.
+    """Result of a search for one image.
 
     Attributes:
         caption: The text without its prefix, as `fuseprompt caption` gives it.
@@ -80,7 +80,7 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Id and sentiment."""
+        """Id of the image and sentiment."""
         return (self.id, self.sentiment)
 
     @property
@@ -97,12 +97,7 @@ class Record:
 
     @classmethod
     def from_json(cls, read: Mapping[str, Any]) -> "Record":
-        """Return the record in a flat JSON object.
-
-        Raises:
-            KeyError: If a field is missing.
-            TypeError: If a field that is a list or an object is none.
-        """
+        """Return the record in a flat JSON object; a `KeyError` or `TypeError` if there is none."""
         found = None
         if read["ok"]:
             values = {name: read[name] for name in Found.__dataclass_fields__}
@@ -110,14 +105,13 @@ class Record:
             values["curve"] = tuple(values["curve"])
             values["terms"] = dict(values["terms"])
             found = Found(**values)
-        names = [n for n in cls.__dataclass_fields__ if n not in ("found", "error", "group")]
-        values = {name: read[name] for name in names}
-        error = "" if read["ok"] else str(read["error"])
-        return cls(**values, group=tuple(read["group"]), found=found, error=error)
+        values = {name: read[name] for name in cls.__dataclass_fields__.keys() - {"found", "error"}}
+        values["group"] = tuple(values["group"])
+        return cls(**values, found=found, error="" if read["ok"] else str(read["error"]))
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A journal that is open for writing; whoever opens it holds the lock of the run.
+    """A journal that is open for writing; its opener holds the lock of the run.
 
     Args:
         path: The file; made if it is missing. A torn last line is cut off.
@@ -133,18 +127,12 @@ class Journal(AbstractContextManager["Journal"]):
             self.records, self._size = _parse(path)
             os.ftruncate(self._file, self._size)
         except BaseException:
-            self.close()
+            os.close(self._file)
             raise
 
     def __exit__(self, *_: object) -> None:
         """Close the file."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; twice is no error."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        os.close(self._file)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records and wait until they are on the disk.
@@ -156,6 +144,8 @@ class Journal(AbstractContextManager["Journal"]):
             RunError: If they cannot be written, such as on a full disk. None of them then is in the
                 journal, and all earlier ones are.
         """
+        if not records:
+            return
         lines = "".join(json.dumps(record.as_json()) + "\n" for record in records)
         data = memoryview(lines.encode("ascii"))
         written = 0
@@ -166,23 +156,18 @@ class Journal(AbstractContextManager["Journal"]):
         except OSError as error:
             with suppress(OSError):  # What is left of the line would be cut off at the next start.
                 os.ftruncate(self._file, self._size)
-            raise RunError(_cannot_write(self._path, error)) from None
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = "the disk is full" if is_full else f"cannot be written ({error.strerror})"
+            raise RunError(
+                f"{self._path}: {reason}. All earlier captions are safe: make room and go on with "
+                "--resume."
+            ) from None
         self._size += written
         self.records.extend(records)
 
 
 def read_journal(path: Path) -> list[Record]:
-    """Return the records of a journal in the order in which they were written.
-
-    Args:
-        path: The file; it may be missing, and its last line may be torn.
-
-    Returns:
-        The records.
-
-    Raises:
-        RunError: If a line before the last is no record.
-    """
+    """Return the records of a journal as they were written; it may be missing, or its end torn."""
     return _parse(path)[0] if path.exists() else []
 
 
@@ -193,22 +178,15 @@ def newest(records: Iterable[Record]) -> dict[Key, Record]:
 
 def _parse(path: Path) -> tuple[list[Record], int]:
     """Return the records and the bytes that they take up."""
-    lines = path.read_bytes().split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-        last_is_whole = True
-    else:
-        last_is_whole = False
+    *lines, torn = path.read_bytes().split(b"\n")
     records: list[Record] = []
     size = 0
     for number, line in enumerate(lines, start=1):
-        is_last = number == len(lines)
-        if is_last and not last_is_whole:
-            break
         try:
             records.append(Record.from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError):
-            if is_last:  # After a power cut a line may have its end and not its middle.
+            # After a power cut a line may have its end and not its middle.
+            if number == len(lines) and not torn:
                 break
             raise RunError(
                 f"{path}: line {number} is no record of a run. Remove the line; the image is then "
@@ -216,16 +194,3 @@ def _parse(path: Path) -> tuple[list[Record], int]:
             ) from None
         size += len(line) + 1
     return records, size
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    """Return the message for a record that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"{path}: the disk is full. All earlier captions are safe: make room and go on with "
-            "--resume."
-        )
-    return (
-        f"{path}: cannot be written ({error.strerror}). All earlier captions are safe: go on with "
-        "--resume when it can."
-    )

@@ -1,7 +1,6 @@
-"""Join the folders of a run's shards into one, as if one machine had made all of it.
+"""Join the folders of a run's shards into one, as if one machine had made all of it; compare two.
 
-Scores are computed on the whole only: the mean of shards' scores is another number. Nothing is
-captioned or scored here. Read next: `fuseprompt.cli.merge`.
+Nothing is captioned or scored here. Read next: `fuseprompt.evaluation.runs.conclude`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from fuseprompt.evaluation.runs.plan import ALL
 @final
 @dataclass(frozen=True)
 class Merged:
-    """What came of a merge.
+    """Result of a merge.
 
     Attributes:
         run: The joined run.
@@ -39,22 +38,28 @@ class Merged:
     num_differing: int = 0
 
 
-def merge_runs(folders: Sequence[Path], out: Path) -> Merged:
-    """Join runs into a new folder.
+def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
+    """Join runs into a new folder, or write the merged files of one run anew from its journal.
 
     Args:
-        folders: Folders of runs with the same settings.
-        out: The folder to make; `evaluate --resume` can go on with it.
+        folders: Folders of runs with the same settings, finished or not.
+        out: The folder to make; `evaluate --resume` can go on with it. Without it the one folder's
+            own files are written.
 
     Returns:
         The joined run, complete or not.
 
     Raises:
-        RunError: If one is no run, they differ in settings or in the images that were asked for, or
-            the new folder cannot be used.
+        RunError: If one is no run, they differ in settings or in the images that were asked for,
+            the new folder cannot be used, or another process is writing to it.
     """
     runs = [read_run(folder) for folder in folders]
     first = runs[0]
+    if out is None:
+        with open_folder(first.folder, resume=True):
+            run = read_run(first.folder)
+            write_merged(run)
+        return Merged(run)
     for run in runs[1:]:
         check_same(first.settings, run.settings, where=first.folder)
         if run.scope.num_jobs != first.scope.num_jobs:
@@ -82,20 +87,37 @@ def merge_runs(folders: Sequence[Path], out: Path) -> Merged:
     return Merged(merged, num_doubled, num_differing)
 
 
-def merge_again(folder: Path) -> Merged:
-    """Write the merged files of a run anew from its journal, finished or not.
+@final
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two runs over the same images that were grouped otherwise.
 
-    Args:
-        folder: The folder of the run.
+    A text has the same losses in every group, to the tolerance of the scores. A search may all the
+    same end elsewhere where two candidates are nearly equal: a batch of another size rounds
+    otherwise.
 
-    Returns:
-        The run.
-
-    Raises:
-        RunError: If it is no run, or another process is writing to it.
+    Attributes:
+        num_captions: Captions that both have.
+        num_differing: Those whose texts differ.
+        largest_difference: Of a term between equal texts, relative to max(1, the term).
     """
-    read_run(folder)  # Says so if it is none, before a folder is made.
-    with open_folder(folder, resume=True):
-        run = read_run(folder)
-        write_merged(run)
-    return Merged(run)
+
+    num_captions: int
+    num_differing: int
+    largest_difference: float
+
+
+def compare(one: Run, other: Run) -> Agreement:
+    """Compare two runs, caption by caption."""
+    pairs = [
+        (a.found, other.captions[key].found)
+        for key, a in one.captions.items()
+        if key in other.captions
+    ]
+    same = [(a, b) for a, b in pairs if a is not None and b is not None and a.text == b.text]
+    differences = [
+        abs(value - b.terms[name]) / max(1.0, abs(value))
+        for a, b in same
+        for name, value in a.terms.items()
+    ]
+    return Agreement(len(pairs), len(pairs) - len(same), max(differences, default=0.0))

@@ -1,14 +1,15 @@
-"""What is captioned, and which images are searched together.
+"""Jobs of a run, and the groups of jobs that are searched together.
 
 The images of a dataset, in its order, are cut into groups of G consecutive ones, before anything is
-known of shards, workers or what is done already: so these change no caption. Nothing is captioned
-here. Read next: `fuseprompt.evaluation.runs.journal`.
+known of shards, workers or what is done already: so none of these changes a caption. Nothing is
+captioned here. Read next: `fuseprompt.evaluation.runs.journal`.
 """
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final, final
 
@@ -24,7 +25,7 @@ class Job:
 
     Attributes:
         id: The image's id.
-        sentiment: Tone of the caption, or "" for none.
+        sentiment: Sentiment of the caption, or "" for none.
         image: The image file.
     """
 
@@ -38,27 +39,14 @@ class Job:
         return (self.id, self.sentiment)
 
 
-@final
-@dataclass(frozen=True)
-class Group:
-    """Jobs that are searched together, all of one sentiment.
-
-    Attributes:
-        jobs: The jobs, in the order of the dataset.
-    """
-
-    jobs: tuple[Job, ...]
+#: Jobs that are searched together, all of one sentiment, in the order of the dataset.
+Group = tuple[Job, ...]
 
 
 @final
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of a run that are worked on apart.
-
-    Attributes:
-        index: Number of the part, from 1.
-        count: How many parts there are.
-    """
+    """One of `count` parts of a run that are worked on apart; `index` is from 1."""
 
     index: int
     count: int
@@ -71,7 +59,7 @@ class Shard:
 #: The whole of a run.
 ALL: Final = Shard(1, 1)
 
-#: What tells a part: its number, how many there are and, with SLURM, the first and last number.
+#: Variables of a part's number, of how many there are and, with SLURM, of first and last number.
 _SCHEDULERS: Final = (
     tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX")),
     ("RANK", "WORLD_SIZE"),
@@ -104,14 +92,11 @@ def make_groups(jobs: Iterable[Job], group_size: int) -> list[Group]:
     Returns:
         The groups; the last of each sentiment may be smaller.
     """
-    by_sentiment: dict[str, list[Job]] = {}
-    for job in jobs:
-        by_sentiment.setdefault(job.sentiment, []).append(job)
-    return [
-        Group(tuple(some[start : start + group_size]))
-        for some in by_sentiment.values()
-        for start in range(0, len(some), group_size)
-    ]
+    groups: list[Group] = []
+    for _, same in groupby(jobs, key=lambda job: job.sentiment):
+        some = tuple(same)
+        groups += [some[start : start + group_size] for start in range(0, len(some), group_size)]
+    return groups
 
 
 def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
@@ -120,7 +105,7 @@ def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
 
 
 def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard:
-    """Read "i/n", or "auto" for what a cluster's scheduler says.
+    """Read "i/n", or find the place of this process in a cluster's job.
 
     Args:
         text: Such as "2/8", i from 1; "auto" takes a SLURM array's task or torchrun's rank.
@@ -130,7 +115,7 @@ def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard
         The shard.
 
     Raises:
-        RunError: If it is neither, or nothing is known of a scheduler.
+        RunError: If it is neither, or the scheduler's variables are missing or have gaps.
     """
     if text == "auto":
         return _find_shard(os.environ if environment is None else environment)
@@ -147,16 +132,16 @@ def _find_shard(environment: Mapping[str, str]) -> Shard:
             "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
             "nor torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
         )
-    told = {name: environment[name] for name in names if name in environment}
+    given = {name: environment[name] for name in names if name in environment}
     try:
-        number, count, *ends = map(int, told.values())
+        number, count, *ends = map(int, given.values())
     except ValueError:
         number, count, ends = -1, 0, []
     first = ends[0] if ends else 0
     last = ends[1] if len(ends) > 1 else first + count - 1
     # In an array such as 0-14:2, or 3,5 to repeat what failed, a task cannot know its place.
     if not first <= number <= last == first + count - 1:
-        values = ", ".join(f"{name}={value}" for name, value in told.items())
+        values = ", ".join(f"{name}={value}" for name, value in given.items())
         raise RunError(
             f"shard auto: {values}: expected an array of consecutive numbers, such as 0-7. Name "
             "the shard, such as 2/8."
@@ -164,25 +149,12 @@ def _find_shard(environment: Mapping[str, str]) -> Shard:
     return Shard(number - first + 1, count)
 
 
-def is_done(group: Group, records: Mapping[Key, Record]) -> bool:
-    """Return whether every image of a group has a caption and all were searched as planned.
+def is_done(jobs: Sequence[Job], records: Mapping[Key, Record]) -> bool:
+    """Return whether jobs have captions, by their newest records, that were searched together.
 
-    A group that was cut off is redone whole: what is searched together decides near ties.
-
-    Args:
-        group: The group.
-        records: The newest record of each key.
-
-    Returns:
-        Whether nothing is left to do; not so if an image failed, since it may be mended by now.
+    A group that was cut off is not done and is redone whole: what is searched together decides near
+    ties.
     """
-    return all(job.key in records and records[job.key].ok for job in group.jobs) and holds(
-        group.jobs, records
-    )
-
-
-def holds(jobs: Sequence[Job], records: Mapping[Key, Record]) -> bool:
-    """Return whether all of some jobs have captions that were searched together, and alone."""
     together = tuple(job.id for job in jobs)
     found = [records.get(job.key) for job in jobs]
     return all(r is not None and r.ok and r.group == together for r in found)
