@@ -1,4 +1,4 @@
-"""Captions are read from every form, and each finds its image or an error says which did not."""
+"""Captions are read from every layout, and each finds its image or an error says which did not."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ ITEMS = (
 )
 CAPTIONS = {"7": "A kite.", "9": "A cat."}
 
-FORMS = {
+LAYOUTS = {
     "coco.json": [{"image_id": 7, "caption": "A kite."}, {"image_id": 9, "caption": "A cat."}],
     "magic.json": [
         {
@@ -45,9 +45,9 @@ def write(file: Path, content: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_gives_the_same_captions(tmp_path: Path, name: str) -> None:
-    assert match(read_predictions([write(tmp_path / name, FORMS[name])]), ITEMS) == CAPTIONS
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_gives_the_same_captions(tmp_path: Path, name: str) -> None:
+    assert match(read_predictions([write(tmp_path / name, LAYOUTS[name])]), ITEMS) == CAPTIONS
 
 
 def test_json_lines_of_ours_and_the_folder_of_a_run(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_a_run_names_the_models_that_it_optimised_for(tmp_path: Path) -> None:
 
 
 def test_shards_are_joined(tmp_path: Path) -> None:
-    first = write(tmp_path / "0.json", FORMS["coco.json"][:1])  # type: ignore[index]
-    second = write(tmp_path / "1.jsonl", FORMS["coco.json"][1:])  # type: ignore[index]
+    first = write(tmp_path / "0.json", LAYOUTS["coco.json"][:1])  # type: ignore[index]
+    second = write(tmp_path / "1.jsonl", LAYOUTS["coco.json"][1:])  # type: ignore[index]
     assert match(read_predictions([first, second]), ITEMS) == CAPTIONS
 
 
@@ -95,7 +95,7 @@ def test_captions_for_unknown_images_are_named() -> None:
         match(found, ITEMS)
 
 
-def test_only_captions_of_the_tone_are_taken() -> None:
+def test_only_captions_of_the_sentiment_are_taken() -> None:
     found = [
         Prediction("line 1", ("7",), "A lovely kite.", "positive"),
         Prediction("line 2", ("7",), "A sad kite.", "negative"),
@@ -116,10 +116,10 @@ def test_a_name_that_two_images_share_is_no_name() -> None:
     ("text", "message"),
     [
         ("[]", "no captions"),
-        ('{"image_id": 7', "line 1 is no JSON"),
-        ('{"id": "7", "caption": "A."}\n{"id": "9", "capt', "line 2 is no JSON .* cut short"),
+        ('{"image_id": 7', "no JSON in line 1"),
+        ('{"id": "7", "caption": "A."}\n{"id": "9", "capt', r"let its name end in \.jsonl"),
         ('[{"caption": "A."}]', "entry 0: expected one of image_id, .*; found caption"),
-        ('[{"image_id": true, "caption": "A."}]', "entry 0: expected one of"),
+        ('[{"image_id": true, "caption": "A."}]', "entry 0: image_id is True, expected a whole"),
         ('[{"image_id": 7, "caption": 3}]', "the caption is int, expected a text"),
         ('{"7": ["A.", "B."]}', "the caption is a list of 2, expected a text"),
         ("[7]", "expected an object"),
@@ -130,6 +130,13 @@ def test_faults_say_where_they_are(tmp_path: Path, text: str, message: str) -> N
     file = tmp_path / "c.json"
     file.write_text(text)
     with pytest.raises((MetricError, DatasetError), match=message):
+        read_predictions([file])
+
+
+def test_a_file_that_is_cut_short_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_text('{"id": "7", "caption": "A."}\n{"id": "9", "capt')
+    with pytest.raises(DatasetError, match=r"line 2: no JSON .* cut short"):
         read_predictions([file])
 
 

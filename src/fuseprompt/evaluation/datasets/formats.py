@@ -4,21 +4,21 @@ A layout is recognised by the content of a JSON file, else by the ending of the 
 and images are not known here. Read next: `fuseprompt.evaluation.datasets.sources`.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from fuseprompt.errors import DatasetError
 from fuseprompt.evaluation.datasets.records import (
     Record,
     as_record,
     as_records,
+    json_lines,
+    numbered_lines,
     read_bytes,
     read_json,
-    read_text,
     split_lines,
 )
 
@@ -72,7 +72,7 @@ def read_rows(file: Path) -> list[Row]:
     """
     suffix = file.suffix.lower()
     if suffix == ".jsonl":
-        return [_listed_row(_parse(line, place)) for place, line in _numbered(file)]
+        return [_listed_row(record) for record in json_lines(file)]
     if suffix in (".tsv", ".token"):
         return list(_table_rows(file))
     content = read_json(file)
@@ -204,25 +204,10 @@ def _listed_row(record: Record) -> Row:
 
 def _table_rows(file: Path) -> Iterator[Row]:
     """Yield rows of "image TAB caption [TAB caption ...]"; Flickr30k has "1.jpg#0" for image."""
-    for index, (place, line) in enumerate(_numbered(file)):
+    for index, (place, line) in enumerate(numbered_lines(file)):
         image, *captions = line.split("\t")
         if index == 0 and image.strip().lower() == "image":
             continue
         if not captions or not image.strip():
             raise DatasetError(f"{place}: expected an image's name, a tab and a caption.")
         yield Row(place, re.sub(r"#\d+$", "", image.strip()), "", tuple(captions))
-
-
-def _numbered(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield place and text of each line that is not blank."""
-    for number, line in enumerate(split_lines(read_text(file)), start=1):
-        if line.strip():
-            yield f"{file.name}: line {number}", line
-
-
-def _parse(line: str, place: str) -> Record:
-    try:
-        value: Mapping[str, Any] = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{place}: no JSON ({error}). Expected an object a line.") from None
-    return as_record(value, place)

@@ -120,6 +120,29 @@ def read_json(file: Path) -> Any:
         raise DatasetError(f"{file}: JSON that cannot be read ({error}).") from None
 
 
+def json_lines(file: Path) -> Iterator[Record]:
+    """Yield the object on each line of a file.
+
+    Raises:
+        DatasetError: If it cannot be read, or a line is no JSON object.
+    """
+    for place, line in numbered_lines(file):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(
+                f"{place}: no JSON ({error}). Expected an object a line; the file may be cut short."
+            ) from None
+        yield as_record(value, place)
+
+
+def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield place and text of each line that is not blank."""
+    for number, line in enumerate(split_lines(read_text(file)), start=1):
+        if line.strip():
+            yield f"{file.name}: line {number}", line
+
+
 def read_text(file: Path) -> str:
     """Return the content of a text file in UTF-8, without its byte order mark.
 

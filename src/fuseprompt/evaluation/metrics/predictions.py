@@ -1,12 +1,10 @@
-"""Captions to be scored, from files in the forms that captioners write.
+"""Captions to be scored, from the files that captioners write.
 
-COCO's results, MAGIC's, a mapping from id or file name to caption, JSON lines (ours too), and the
-folder of a run of ours. Several files are the shards of one set and are joined before anything is
-scored: a mean over shards is another number. Read next: `fuseprompt.evaluation.metrics.score`.
+Several files are the shards of one set and are joined before anything is scored: a mean over shards
+is another number. Read next: `fuseprompt.evaluation.metrics.coco_tools`.
 """
 
-import json
-import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +12,19 @@ from typing import Any, Final, final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Item
+from fuseprompt.evaluation.datasets.images import last_part
 from fuseprompt.evaluation.datasets.records import (
     Record,
     as_record,
     as_records,
+    json_lines,
     read_json,
-    read_text,
-    split_lines,
 )
 
-#: Where a form has the caption; MAGIC's has the references beside it, as "captions".
+#: Fields of the caption, best first (MAGIC has references beside it, as "captions"), and of the
+#: image.
 _CAPTION: Final = ("prediction", "caption", "text")
-_NAME: Final = ("image_id", "cocoid", "id", "image_name", "file_name", "filename", "image")
+_NAME: Final = ("image_id", "id", "image", "image_name", "file_name")
 
 #: Most ids that a message names.
 _NAMED: Final = 5
@@ -40,7 +39,7 @@ class Prediction:
         place: Where it stands, for messages.
         names: Ids and file names of its image, the first that a dataset knows counts.
         caption: The caption, as it was written.
-        sentiment: Tone that it was written in, "" if the file does not say.
+        sentiment: Sentiment that it was written in, "" if the file does not say.
     """
 
     place: str
@@ -53,7 +52,8 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
     """Return the captions of files that are parts of one set.
 
     Args:
-        files: JSON, JSON lines, or folders of runs, which hold a captions.jsonl.
+        files: Folders of runs, which hold a captions.jsonl; JSON lines (`.jsonl`); or JSON: a list
+            of objects, as COCO's results, or a mapping from id or file name to caption.
         field: Name of the field that has the caption, where there are several. By default
             "prediction", else "caption", else "text"; in our files "caption" is without the prefix
             and "text" with it.
@@ -65,10 +65,10 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
         MetricError: If there is no caption, or one is no text.
         DatasetError: If a file cannot be read.
     """
+    fields = _CAPTION if field is None else (field,)
     found: list[Prediction] = []
     for file in files:
-        path = file / "captions.jsonl" if file.is_dir() else file
-        found += _read(path, _CAPTION if field is None else (field,))
+        found += _read(file / "captions.jsonl" if file.is_dir() else file, fields)
     if not found:
         named = " and ".join(str(file) for file in files)
         raise MetricError(f"{named}: no captions; expected a list of image ids and captions.")
@@ -82,8 +82,8 @@ def match(
 
     Args:
         predictions: The captions.
-        items: The images of one split, and of one tone.
-        sentiment: That tone; captions that were written in another are left out.
+        items: The images of one split, and of one sentiment.
+        sentiment: That sentiment; captions that were written in another are left out.
 
     Returns:
         Caption by id, as it was written.
@@ -92,8 +92,7 @@ def match(
         MetricError: If two captions are for one image, or one is for none.
     """
     ids = _known_names(items)
-    found: dict[str, str] = {}
-    places: dict[str, str] = {}
+    found: dict[str, Prediction] = {}
     unknown: list[str] = []
     for one in predictions:
         if sentiment and one.sentiment and one.sentiment != sentiment:
@@ -103,12 +102,12 @@ def match(
             unknown.append(f"{one.names[0]} ({one.place})")
         elif id_ in found:
             raise MetricError(
-                f"{one.place}: a second caption for image {id_}; the first is {places[id_]}. "
+                f"{one.place}: a second caption for image {id_}; the first is {found[id_].place}. "
                 "Give one caption per image"
                 + (", or --sentiment." if one.sentiment and not sentiment else ".")
             )
         else:
-            found[id_], places[id_] = one.caption, one.place
+            found[id_] = one
     if unknown:
         more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
         raise MetricError(
@@ -116,7 +115,7 @@ def match(
             f"It has {len(ids):,} names such as {next(iter(ids))}. Choose the split that the "
             "captions were made for."
         )
-    return found
+    return {id_: one.caption for id_, one in found.items()}
 
 
 def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
@@ -132,42 +131,26 @@ def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _read(file: Path, fields: tuple[str, ...]) -> Iterator[Prediction]:
-    text = read_text(file)
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError:
-        content = [_parse_line(file, n, line) for n, line in _numbered(text)]
+    if file.suffix == ".jsonl":
+        return _listed(json_lines(file), fields)
+    content = read_json(file)
     if isinstance(content, dict) and not any(key in content for key in (*fields, *_NAME)):
         return _mapped(content, file.name)
     entries = content if isinstance(content, list) else [content]
     return _listed(as_records(entries, f"{file.name}: entry"), fields)
 
 
-def _numbered(text: str) -> Iterator[tuple[int, str]]:
-    return ((n, line) for n, line in enumerate(split_lines(text), start=1) if line.strip())
-
-
-def _parse_line(file: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise MetricError(
-            f"{file}: line {number} is no JSON ({error.msg} at column {error.colno}). Expected one "
-            "JSON value, or JSON lines; the file may be cut short."
-        ) from None
-
-
 def _mapped(content: Mapping[str, Any], name: str) -> Iterator[Prediction]:
     for key, value in content.items():
         place = f"{name}: {key!r}"
-        yield Prediction(place, _variants(key), _text(value, place))
+        yield Prediction(place, (key, last_part(key)), _text(value, place))
 
 
 def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Prediction]:
     for record in records:
         if record.fields.get("ok") is False:  # A run's own record of an image that failed.
             continue
-        names = [record.id(key) for key in _NAME if _is_name(record.fields.get(key))]
+        names = [name for key in _NAME if (name := record.id(key, ""))]
         key = next((key for key in fields if record.has(key)), None)
         if not names or key is None:
             raise MetricError(
@@ -176,18 +159,14 @@ def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Pred
             )
         yield Prediction(
             record.place,
-            tuple(variant for name in names for variant in _variants(name)),
+            tuple(each for name in names for each in (name, last_part(name))),
             _text(record.fields[key], record.place),
             record.text("sentiment", ""),
         )
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
-
-
 def _text(value: Any, place: str) -> str:
-    """Return a caption, which some forms have in a list of one."""
+    """Return a caption, which some files have in a list of one."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
@@ -196,19 +175,12 @@ def _text(value: Any, place: str) -> str:
     return value
 
 
-def _variants(name: str) -> tuple[str, ...]:
-    """Return a name, and the file's name in it where it is a path."""
-    last = re.split(r"[\\/]", name)[-1]
-    return (name,) if last == name else (name, last)
-
-
 def _known_names(items: Sequence[Item]) -> dict[str, str]:
     """Return the id behind every name of an image: id, file name, file name without ending."""
     names: dict[str, str] = {item.id: item.id for item in items}
     for part in ("name", "stem"):
-        of_files: dict[str, set[str]] = {}
-        for item in items:
-            of_files.setdefault(getattr(item.image, part), set()).add(item.id)
+        of_files = dict.fromkeys((getattr(item.image, part), item.id) for item in items)
+        count = Counter(name for name, _ in of_files)
         # A name that two images share is the name of neither.
-        names |= {n: min(i) for n, i in of_files.items() if len(i) == 1 and n not in names}
+        names |= {name: id_ for name, id_ in of_files if count[name] == 1 and name not in names}
     return names
