@@ -174,11 +174,7 @@ def _work(
     on_status: Callable[[Status], object],
     on_note: Callable[[str], object],
 ) -> None:
-    """Do groups until all are done or the time is over.
-
-    Raises:
-        RunError: If more images failed than may.
-    """
+    """Do groups until all are done, the time is over, or more images failed than may."""
     known = newest(journal.records)
     done = {record.key for record in known.values() if record.ok} & keys
     failed: dict[Key, Record] = {}
@@ -215,11 +211,7 @@ def _work(
 
 
 def _check_folder(plan: Plan, settings: RunSettings) -> None:
-    """Refuse to go on with a run that is not the one that was asked for.
-
-    Raises:
-        RunError: If settings or shard differ, or fewer images are asked for than before.
-    """
+    """Refuse to go on with other settings, another shard, or fewer images than before."""
     there, scope = read_settings(plan.folder)
     check_same(there, settings, where=plan.folder)
     if scope.shard != plan.shard:

@@ -132,17 +132,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the folder of a run, finished or not.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The run.
-
-    Raises:
-        RunError: If it is no folder of a run, or one of its files is damaged.
-    """
+    """Read the folder of a run, finished or not; refuse any other, or one with damaged files."""
     settings, scope = read_settings(folder)
     records = read_journal(folder / JOURNAL)
     check_records(records, settings, folder)
@@ -153,16 +143,7 @@ def read_run(folder: Path) -> Run:
 
 
 def check_records(records: Iterable[Record], settings: RunSettings, folder: Path) -> None:
-    """Refuse a journal with a record of other settings than the run's.
-
-    Args:
-        records: Records of the journal.
-        settings: Settings of the run.
-        folder: The folder, for the message.
-
-    Raises:
-        RunError: If there is one.
-    """
+    """Refuse a journal with a record of other settings than the run's."""
     for record in records:
         if record.settings != settings.hash:
             raise RunError(
@@ -173,16 +154,7 @@ def check_records(records: Iterable[Record], settings: RunSettings, folder: Path
 
 
 def check_same(there: RunSettings, here: RunSettings, *, where: Path) -> None:
-    """Refuse to mix captions that were made with different settings.
-
-    Args:
-        there: Settings of the run on disk.
-        here: Settings that were asked for.
-        where: The run on disk, for the message.
-
-    Raises:
-        RunError: If they differ; it names each difference.
-    """
+    """Refuse to add to a run that was made with other settings; name the differences."""
     if there.hash == here.hash:
         return
     pairs = _differences(asdict(there), asdict(here), "")
@@ -199,24 +171,13 @@ def has_settings(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
-    """Read what a run depends on and which captions it is meant to hold.
-
-    Args:
-        folder: The folder of the run.
-
-    Returns:
-        Both.
-
-    Raises:
-        RunError: If it is no folder of a run, or its settings cannot be read.
-    """
+    """Read what a run depends on and which captions it is meant to hold."""
     file = folder / _SETTINGS
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
         version, settings, scope = read["format_version"], read["settings"], dict(read["scope"])
         scope["shard"] = Shard(**scope["shard"])
-        known = Scope(**scope)
-        names = set(settings)
+        known, names = Scope(**scope), set(settings)
     except FileNotFoundError:
         raise RunError(
             f"{folder}: no run, there is no {_SETTINGS} in it. Expected a folder that `fuseprompt "
@@ -283,11 +244,7 @@ def write_merged(run: Run) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file of a run: a reader sees the whole of it, or what was there before.
-
-    Raises:
-        RunError: If it cannot be written.
-    """
+    """Write a text file of a run: a reader sees the whole of it, or what was there before."""
     try:
         # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
         write_atomically(path, text.encode("utf-8", "backslashreplace"))
@@ -347,11 +304,7 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return the names in a folder; none if it is not there.
-
-    Raises:
-        RunError: If it is a file or may not be read.
-    """
+    """Return the names in a folder; none if it is not there."""
     try:
         return {path.name for path in folder.iterdir()}
     except FileNotFoundError:

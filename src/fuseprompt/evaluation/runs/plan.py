@@ -67,14 +67,14 @@ _SCHEDULERS: Final = (
 
 
 def make_jobs(items: Iterable[Item], *, limit: int | None = None) -> list[Job]:
-    """Return the captions to write for the items of a dataset.
+    """Return the captions to write, by sentiment and then in the order of the dataset.
 
     Args:
         items: The items, in the order of the dataset.
         limit: Only the first so many images.
 
     Returns:
-        The jobs, by sentiment and then in the order of the dataset.
+        A job for each item.
     """
     items = list(items)
     kept = set(list(dict.fromkeys(item.id for item in items))[:limit])
@@ -83,15 +83,7 @@ def make_jobs(items: Iterable[Item], *, limit: int | None = None) -> list[Job]:
 
 
 def make_groups(jobs: Iterable[Job], group_size: int) -> list[Group]:
-    """Cut jobs, ordered by sentiment, into groups of consecutive ones of the same sentiment.
-
-    Args:
-        jobs: The jobs.
-        group_size: Most jobs of a group.
-
-    Returns:
-        The groups; the last of each sentiment may be smaller.
-    """
+    """Cut jobs, ordered by sentiment, into groups of consecutive ones of the same sentiment."""
     groups: list[Group] = []
     for _, same in groupby(jobs, key=lambda job: job.sentiment):
         some = tuple(same)

@@ -116,11 +116,7 @@ class _Actor:
 
 
 def _connect(ray: Any, num_cpus: int) -> None:
-    """Join the cluster of RAY_ADDRESS, or start one here.
-
-    Raises:
-        RunError: If neither can be done.
-    """
+    """Join the cluster of RAY_ADDRESS, or start one here."""
     # "local": otherwise Ray takes whatever cluster was last started on this machine, even a dead
     # one. Workers wait for this process and send it kilobytes: they need neither more nor less.
     ours = {
