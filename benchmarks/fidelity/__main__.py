@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.fidelity import report
-from benchmarks.fidelity.arms import all_rankers
 from benchmarks.fidelity.contexts import EDITS, captions
 from benchmarks.fidelity.models import PAIRS, Cell, Models, plan
+from benchmarks.fidelity.rankers import all_rankers
 from benchmarks.fidelity.study import measure
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import FuseError

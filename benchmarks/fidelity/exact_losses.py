@@ -1,15 +1,12 @@
-"""The truth cache: the exact loss of every eligible token in a context, kept on disk.
+"""The exact loss of every eligible token in a context, kept on disk.
 
-Computing it takes minutes a context; a transfer is then judged against it in seconds. A file holds
-one context for one secondary *tower* (similarity and image-text share one) and is written at once
-or not at all, so that a run may be stopped at any time. Its name carries a fingerprint of all that
-it depends on. This file judges nothing. Read next: `benchmarks.fidelity.models`.
+Computing it takes minutes a context; a transfer is then compared with it in seconds. A file holds
+one context for one secondary *tower* (similarity and image-text share one); its name carries a
+fingerprint of all that it depends on. Read next: `benchmarks.fidelity.models`.
 """
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +14,18 @@ from typing import Final, final
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.fidelity.contexts import Context
+from fuseprompt.cache import write_atomically
 from fuseprompt.models.base import CausalModel
 from fuseprompt.objective.bound_term import Term
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 #: Texts in one call of the secondary; bounds the memory.
 _CHUNK: Final = 4096
@@ -45,10 +45,8 @@ class Truth:
         rows: Row of each token's text, shape (c,).
         nll_sum: Negative log-likelihood of the context's own tokens left of the place, in nats.
         num_scored: How many tokens that sum has.
-        features: The secondary's output for each text, half precision, shape (r, o).
         losses: By objective: exact loss against each target, shape (t, r).
         targets: By objective: the target vectors, shape (t, o).
-        seconds: What the secondary took.
     """
 
     context: Context
@@ -57,10 +55,13 @@ class Truth:
     rows: Int[Tensor, " c"]
     nll_sum: float
     num_scored: int
-    features: Float[Tensor, "r o"]
     losses: Mapping[str, Float[Tensor, "t r"]]
     targets: Mapping[str, Float[Tensor, "t o"]]
-    seconds: float
+
+    @property
+    def num_rows(self) -> int:
+        """Number of distinct texts."""
+        return int(self.rows.max()) + 1
 
 
 @final
@@ -99,8 +100,8 @@ def eligible(
     """Return the eligible tokens, the row of each, and the secondary's ids of each row.
 
     Eligible is every token of printable ASCII whose text survives the primary's round trip;
-    special tokens, written out or not, are left out (contracts, section 6). In the middle of a text
-    only tokens that begin a word count: any other would change the word to the left as well.
+    special tokens, written out or not, are left out. In the middle of a text only tokens that begin
+    a word count: any other would change the word to the left as well.
 
     Args:
         primary: The language model's tokenizer.
@@ -136,26 +137,14 @@ def _begins_word(text: str) -> bool:
 def compute(
     primary: Primary, tower: Tower, context: Context, targets: Mapping[str, Float[Tensor, "t o"]]
 ) -> Truth:
-    """Compute the exact losses of one context.
-
-    Args:
-        primary: The language model.
-        tower: The secondary.
-        context: The place.
-        targets: By objective of the tower.
-
-    Returns:
-        The truth.
-    """
+    """Compute the exact losses of one context; the targets are by objective of the tower."""
     model = next(iter(tower.terms.values())).model
     tokenizer = primary.model.tokenizer
     tokens, rows, ids = eligible(tokenizer, model.tokenizer, context)
     left = tokenizer.encode(context.left)
     log_probs = primary.model.next_log_probs(torch.tensor([left]))[0].cpu()[tokens]
     follows = primary.model.nll([left], [0])[0][:-1]
-    start = time.perf_counter()
     outputs = _outputs(tower, ids)
-    seconds = time.perf_counter() - start
     losses = {
         name: torch.stack(
             [term.compare(outputs, t.expand(len(outputs), -1)) for t in targets[name]]
@@ -169,10 +158,8 @@ def compute(
         rows,
         float(follows.double().sum()),
         len(follows),
-        outputs.half(),
         losses,
         dict(targets),
-        seconds,
     )
 
 
@@ -206,37 +193,27 @@ def file_name(
 
 def save(truth: Truth, file: Path) -> None:
     """Write a truth; a reader sees the whole file or none."""
-    from safetensors.torch import save_file
-
+    context = truth.context
     facts = {
         "format": FORMAT_VERSION,
-        "index": truth.context.index,
-        "edit": truth.context.edit,
-        "left": truth.context.left,
-        "right": truth.context.right,
+        "context": [context.index, context.edit, context.left, context.right],
         "nll_sum": truth.nll_sum,
         "num_scored": truth.num_scored,
-        "seconds": truth.seconds,
     }
     tensors = {
         "tokens": truth.tokens.int(),
         "log_probs": truth.log_probs.float(),
         "rows": truth.rows.int(),
-        "features": truth.features,
         **{f"losses.{name}": value.float() for name, value in truth.losses.items()},
         **{f"targets.{name}": value.float() for name, value in truth.targets.items()},
     }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.part")
     contiguous = {name: value.contiguous() for name, value in tensors.items()}
-    save_file(contiguous, partial, {"facts": json.dumps(facts)})
-    partial.replace(file)
+    metadata = {"facts": json.dumps(facts)}
+    write_atomically(file, lambda part: save_file(contiguous, part, metadata))
 
 
 def read(file: Path) -> Truth | None:
     """Return the truth in a file; None if there is none, or a damaged one."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(file, "pt") as opened:
             facts = json.loads(opened.metadata()["facts"])
@@ -248,14 +225,12 @@ def read(file: Path) -> Truth | None:
         return {n.removeprefix(kind): t for n, t in tensors.items() if n.startswith(kind)}
 
     return Truth(
-        Context(facts["index"], facts["edit"], facts["left"], facts["right"]),
+        Context(*facts["context"]),
         tensors["tokens"].long(),
         tensors["log_probs"],
         tensors["rows"].long(),
         facts["nll_sum"],
         facts["num_scored"],
-        tensors["features"],
         of("losses."),
         of("targets."),
-        facts["seconds"],
     )

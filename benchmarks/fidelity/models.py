@@ -1,4 +1,4 @@
-"""The secondaries of the fidelity benchmark, and the run that fills the truth cache.
+"""The secondaries of the fidelity study, and the run that computes exact losses.
 
 Four pairs of models make three towers: the image-text model's text side is the sentence encoder, so
 both objectives come from one pass. Read next: `benchmarks.fidelity.study`.

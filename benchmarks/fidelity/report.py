@@ -1,7 +1,6 @@
-"""Rows, tables and the plot of the fidelity benchmark.
+"""Rows, tables and the plot of the fidelity study.
 
-JSON rows are those of the contracts (section 6); tables are Markdown, so that a page of the docs is
-what the command prints. Nothing is measured here.
+Tables are Markdown, so that a page of the results is what the command prints.
 """
 
 import json
@@ -10,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fidelity.arms import default_name
 from benchmarks.fidelity.rankers import Ranker
 from benchmarks.fidelity.statistics import Estimate
 from benchmarks.fidelity.study import BUDGETS, Group, Measurement, compare, pool
 from benchmarks.fidelity.study import summarise as summarise_contexts
 from fuseprompt.errors import FuseError
+from fuseprompt.tasks.caption import CaptionSettings
 
 PRIMARY: Final = "offline:lm"
 
@@ -33,7 +32,7 @@ COLUMNS: Final = (
 #: What the others are compared with.
 RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16", "anchored-words")
 
-#: Recall of the best ten within 64 and 512, rho, regret at 16 (contracts, section 6).
+#: What a good proposal should reach.
 GOALS: Final[Mapping[str, Mapping[str, float]]] = {
     "append new word": {
         "rho": 0.85,
@@ -46,16 +45,9 @@ GOALS: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[str]:
-    """Return one JSON line per cell and ranker, as the contracts have them.
-
-    Args:
-        measured: Measurements.
-        rankers: What was judged.
-
-    Returns:
-        Lines; a quantity without interval (fewer than three contexts) has null bounds.
-    """
+    """Return one JSON line per cell and ranker; fewer than three contexts have null bounds."""
     known = {r.name: r for r in rankers}
+    default = CaptionSettings().transfer.name
     lines = []
     for (group, name), contexts in pool(measured).items():
         found = summarise_contexts(contexts)
@@ -66,7 +58,7 @@ def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[
             "edit": group.edit,
             "transfer": name,
             "linearisation": known[name].linearisation,
-            "default": name == default_name(),
+            "default": name == default,
             "contexts": len(contexts),
             "rho": _plain(found["rho"]),
             "recall": _by_budget(found, "recall "),
@@ -78,15 +70,7 @@ def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[
 
 
 def page(measured: Sequence[Measurement], *, breakdown: bool) -> str:
-    """Return all tables.
-
-    Args:
-        measured: Measurements.
-        breakdown: Add tables by length of context and by number of pieces.
-
-    Returns:
-        Markdown.
-    """
+    """Return all tables, with `breakdown` those by words and by pieces too."""
     parts = [
         tables(measured),
         "## Goals",
@@ -110,15 +94,7 @@ def _plain(estimate: Estimate) -> dict[str, float | None]:
 
 
 def tables(measured: Sequence[Measurement], *, by: str = "") -> str:
-    """Return a Markdown table for each cell.
-
-    Args:
-        measured: Measurements.
-        by: As in `pool`.
-
-    Returns:
-        Markdown; the value and, in brackets, the 95 % interval over contexts.
-    """
+    """Return a table for each cell: values and, in brackets, 95 % intervals over contexts."""
     pooled = pool(measured, by=by)
     parts = []
     for group in dict.fromkeys(group for group, _ in pooled):
@@ -160,15 +136,7 @@ def _cell(estimate: Estimate, digits: int) -> str:
 
 
 def short_tables(measured: Sequence[Measurement], *, by: str) -> str:
-    """Return tables of recall within 64 evaluations, a column for each value of `by`.
-
-    Args:
-        measured: Measurements.
-        by: "words" or "pieces".
-
-    Returns:
-        Markdown, one table for each cell.
-    """
+    """Return tables of recall within 64 evaluations, a column for each value of `by`."""
     pooled = pool(measured, by=by)
     cells: dict[tuple[str, str, str], dict[int, dict[str, Estimate]]] = {}
     for (group, name), contexts in pooled.items():
@@ -202,15 +170,7 @@ def _column(value: int, by: str) -> str:
 
 
 def paired(measured: Sequence[Measurement], *, figures: Sequence[str]) -> str:
-    """Return paired differences of every ranker from the rivals.
-
-    Args:
-        measured: Measurements.
-        figures: Names of figures, such as "recall 10@cost128".
-
-    Returns:
-        Markdown; a difference whose interval excludes 0 is bold.
-    """
+    """Return paired differences of every ranker from the rivals, bold where 0 is excluded."""
     pooled = pool(measured)
     lines = []
     for figure in figures:
@@ -240,14 +200,7 @@ def _signed(estimate: Estimate) -> str:
 
 
 def goals(measured: Sequence[Measurement]) -> str:
-    """Return, for each cell with goals, the best ranker of each figure and whether it is enough.
-
-    Args:
-        measured: Measurements.
-
-    Returns:
-        Markdown.
-    """
+    """Return, for each cell with goals, the best ranker of each figure and whether it is enough."""
     pooled = pool(measured)
     lines = ["| cell | figure | goal | best | by | reached |", "|---|---|---|---|---|---|"]
     for group in dict.fromkeys(g for g, _ in pooled):
@@ -264,30 +217,6 @@ def goals(measured: Sequence[Measurement]) -> str:
                 f"{'yes' if reached else 'no'} |"
             )
     return "\n".join(lines)
-
-
-#: Colours of the rankers that are told apart in the plot; the others are grey.
-_COLOURS: Final[Mapping[str, str]] = {
-    "none": "#7f7f7f",
-    "random": "#bcbcbc",
-    "context-free": "#2ca02c",
-    "tproduct": "#9467bd",
-    "direct-16": "#1f77b4",
-    "direct-64": "#17becf",
-    "sum": "#d62728",
-    "union": "#ff7f0e",
-    "context-free-16": "#98df8a",
-    "surrogate of table": "#000000",
-    "frames": "#bcbd22",
-    "blend-4": "#f7b6d2",
-    "blend": "#8c564b",
-    "anchored": "#ff9f1c",
-    "anchored-words": "#e6007e",
-    "surrogate of frames": "#393b79",
-    "surrogate of anchored": "#00a087",
-    "surrogate of blend-4": "#ad494a",
-    "surrogate of sum": "#e377c2",
-}
 
 
 def plot(measured: Sequence[Measurement], file: Path) -> None:
@@ -309,6 +238,7 @@ def plot(measured: Sequence[Measurement], file: Path) -> None:
         ) from None
     pooled = pool(measured)
     groups = list(dict.fromkeys(group for group, _ in pooled))
+    names = list(dict.fromkeys(name for _, name in pooled))
     columns = min(3, len(groups))
     rows = -(-len(groups) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.4 * rows + 0.8), layout="constrained")
@@ -322,7 +252,7 @@ def plot(measured: Sequence[Measurement], file: Path) -> None:
             found = summarise_contexts(contexts)
             points = [found[f"recall 10@{n}"] for n in BUDGETS]
             values = [p.value for p in points]
-            colour = _COLOURS.get(name, "#c49c94")
+            colour = f"C{names.index(name) % 10}"
             (handles[name],) = panel.plot(
                 BUDGETS, values, marker="o", markersize=3, label=name, color=colour
             )
@@ -348,6 +278,3 @@ def plot(measured: Sequence[Measurement], file: Path) -> None:
         handles.values(), handles.keys(), loc="outside upper center", ncols=5, frameon=False
     )
     figure.savefig(file, dpi=110)
-
-
-__all__ = ["as_json", "goals", "page", "paired", "plot", "short_tables", "tables", "title"]

@@ -1,32 +1,26 @@
 """Rank correlation, recall, regret, and bootstrap intervals over contexts.
 
 Targets of one context share its texts and are not independent, so an interval draws contexts, never
-single targets. Pure functions; no model is known here.
+single targets.
 """
 
 from dataclasses import dataclass
 from typing import Final, final
 
-import torch
 from jaxtyping import Float, Int
+from scipy import stats
 from torch import Tensor
 
 _DRAWS: Final = 2000
 
-#: Fewer clusters than this say nothing about their spread.
+#: Fewer contexts than this give no interval.
 _FEWEST: Final = 3
 
 
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over contexts with its 95 % interval.
-
-    Attributes:
-        value: The mean.
-        low: 2.5 % quantile of the bootstrap; NaN with fewer than three contexts.
-        high: 97.5 % quantile.
-    """
+    """A mean over contexts with its 95 % interval, NaN with fewer than three contexts."""
 
     value: float
     low: float
@@ -34,31 +28,10 @@ class Estimate:
 
 
 def rank_correlation(order: Int[Tensor, " n"], exact: Float[Tensor, " n"]) -> float:
-    """Return Spearman's rho between an order, best first, and exact losses; 0 for n < 2.
-
-    Args:
-        order: Positions of all n items, best first.
-        exact: Exact loss of each item.
-
-    Returns:
-        1 if the order is that of the losses, -1 if it is the reverse; equal losses share a rank.
-    """
-    if len(order) < 2:
+    """Return Spearman's rho between an order, best first, and exact losses; 0 without spread."""
+    if len(order) < 2 or float(exact.max()) == float(exact.min()):
         return 0.0
-    place = torch.empty(len(order), dtype=torch.float64)
-    place[order] = torch.arange(len(order), dtype=torch.float64)
-    ranks = shared_ranks(exact)
-    if float(ranks.std()) == 0.0:
-        return 0.0
-    return float(torch.corrcoef(torch.stack([place, ranks]))[0, 1])
-
-
-def shared_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Return the rank of each value from 0, equal values sharing their mean rank."""
-    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    ranks: Tensor = (ends - (counts.double() + 1) / 2)[inverse]
-    return ranks
+    return float(stats.spearmanr(order.argsort().numpy(), exact.numpy()).statistic)
 
 
 def recall(found: Float[Tensor, " k"], exact: Float[Tensor, " n"], *, top: int = 10) -> float:
@@ -82,12 +55,7 @@ def recall(found: Float[Tensor, " k"], exact: Float[Tensor, " n"], *, top: int =
 def regret(found: Float[Tensor, " k"], exact: Float[Tensor, " n"]) -> float:
     """Return (best found - best) / (median - best): 0 is the best item, 1 a middling one.
 
-    Args:
-        found: Exact losses of the items found; with none, the regret is 1.
-        exact: Exact losses of all items.
-
-    Returns:
-        The regret; 0 if all losses are equal.
+    Nothing found is a regret of 1; equal losses have none.
     """
     if not len(found):
         return 1.0
@@ -96,20 +64,14 @@ def regret(found: Float[Tensor, " k"], exact: Float[Tensor, " n"]) -> float:
     return float(found.min() - best) / spread if spread > 0 else 0.0
 
 
-def estimate(values: Float[Tensor, " c"], *, seed: int = 0) -> Estimate:
-    """Return the mean of one value per context, with the interval of a bootstrap over contexts.
-
-    Args:
-        values: One value per context.
-        seed: Seed of the draws; the same for every quantity, so that pairs stay pairs.
-
-    Returns:
-        Mean and interval.
-    """
-    values = values.double()
-    if len(values) < _FEWEST:
-        return Estimate(float(values.mean()), float("nan"), float("nan"))
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.randint(0, len(values), (_DRAWS, len(values)), generator=generator)
-    low, high = values[draws].mean(1).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    return Estimate(float(values.mean()), low, high)
+def estimate(values: Float[Tensor, " c"]) -> Estimate:
+    """Return the mean of one value per context, with the interval of a bootstrap over contexts."""
+    data = values.double().numpy()
+    mean = float(data.mean())
+    if len(data) < _FEWEST:
+        return Estimate(mean, float("nan"), float("nan"))
+    # The same seed for every quantity, so that pairs stay pairs.
+    found = stats.bootstrap(
+        (data,), lambda x, axis: x.mean(axis), n_resamples=_DRAWS, method="percentile", rng=0
+    ).confidence_interval
+    return Estimate(mean, float(found.low), float(found.high))

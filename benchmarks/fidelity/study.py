@@ -1,15 +1,16 @@
-"""The fidelity benchmark: how well each transfer orders tokens, against their exact losses.
+"""The fidelity study: how well each ranker orders tokens, against their exact losses.
 
-`measure` judges every ranker in every context of the truth cache, `summarise` makes one row per
-cell and ranker (contracts, section 6), `compare` takes paired differences. Read next:
-`benchmarks.fidelity.report`.
+`measure` measures every ranker in every context, `pool` collects measurements by cell, `compare`
+takes paired differences. Read next: `benchmarks.fidelity.report`.
 """
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,15 +18,9 @@ from torch import Tensor
 
 from benchmarks.fidelity.exact_losses import Primary, Tower, Truth
 from benchmarks.fidelity.models import PAIRS, Cell, Models, OnCell, truths
-from benchmarks.fidelity.rankers import Ask, BoundRanker, Place, Question, Ranker
-from benchmarks.fidelity.results_cache import ResultsCache
-from benchmarks.fidelity.statistics import (
-    Estimate,
-    estimate,
-    rank_correlation,
-    recall,
-    regret,
-)
+from benchmarks.fidelity.rankers import Place, Ranker
+from benchmarks.fidelity.statistics import Estimate, estimate, rank_correlation, recall, regret
+from fuseprompt.cache import write_atomically
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.text.retokenize import RetokenizationTable, is_new_word, last_word
 
@@ -40,6 +35,9 @@ COSTS: Final = (64, 128, 256, 512, 1024)
 
 #: Numbers of secondary pieces that are told apart; the last one stands for all above.
 PIECES: Final = (1, 2, 3, 4)
+
+#: Part of the key of kept figures: raise it when the code of a ranker or of a figure changes.
+VERSION: Final = 2
 
 
 @final
@@ -82,11 +80,10 @@ class Measurement:
 
 def place_of(truth: Truth, num_problems: int, token_texts: Sequence[str]) -> Place:
     """Return the candidates of a truth: for each distinct text its likeliest token."""
-    num_rows = len(truth.features)
-    best = torch.full((num_rows,), -float("inf"))
+    best = torch.full((truth.num_rows,), -float("inf"))
     best.scatter_reduce_(0, truth.rows, truth.log_probs, reduce="amax")
     is_best = truth.log_probs == best[truth.rows]
-    tokens = torch.full((num_rows,), len(token_texts), dtype=torch.long)
+    tokens = torch.full((truth.num_rows,), len(token_texts), dtype=torch.long)
     tokens.scatter_reduce_(0, truth.rows[is_best], truth.tokens[is_best], reduce="amin")
     texts = [token_texts[t] for t in tokens.tolist()]
     return Place(
@@ -99,59 +96,23 @@ def place_of(truth: Truth, num_problems: int, token_texts: Sequence[str]) -> Pla
     )
 
 
-def judge(
-    ranker: BoundRanker, question: Question, exact: Float[Tensor, " n"]
-) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"], float]:
-    """Let a ranker answer, and return what it would have evaluated when.
+def figures(order: Int[Tensor, " n"], cost: float, exact: Float[Tensor, " n"]) -> dict[str, float]:
+    """Return the figures of one order.
 
     Args:
-        ranker: The ranker.
-        question: The candidates.
-        exact: Exact loss of the term for each.
-
-    Returns:
-        Positions in the order of their evaluation: first what was asked for, then the ranker's
-        order without it; the ranker's order itself; and its cost.
-
-    Raises:
-        ValueError: If the ranker's order is not a permutation of the candidates.
-    """
-    asked: dict[int, None] = {}
-
-    def ask(positions: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-        asked.update(dict.fromkeys(positions.tolist()))
-        return exact[positions]
-
-    told: Ask = ask
-    ranking = ranker.order(question, told)
-    if not torch.equal(ranking.order.sort().values, torch.arange(len(exact))):
-        raise ValueError(f"an order of {len(exact)} candidates must hold each of them once.")
-    first = torch.tensor(list(asked), dtype=torch.long)
-    rest = ranking.order[~torch.isin(ranking.order, first)]
-    return torch.cat([first, rest]), ranking.order, ranking.cost
-
-
-def figures(
-    sequence: Int[Tensor, " n"],
-    order: Int[Tensor, " n"],
-    cost: float,
-    exact: Float[Tensor, " n"],
-    *,
-    num_eligible: int,
-) -> dict[str, float]:
-    """Return the figures of one answer.
-
-    Args:
-        sequence: Candidates in the order of their evaluation.
-        order: Candidates as the ranker has them at last, best first.
+        order: Candidates in the order of their evaluation, best first.
         cost: Forward equivalents of the ranker itself.
         exact: What is to be minimised, exactly.
-        num_eligible: Distinct texts of the cell, for `cost_share`.
 
     Returns:
         By name. `cost_share` is that of 64 evaluations.
+
+    Raises:
+        ValueError: If the order is not a permutation of the candidates.
     """
-    losses = exact[sequence]
+    if not torch.equal(order.sort().values, torch.arange(len(exact))):
+        raise ValueError(f"an order of {len(exact)} candidates must hold each of them once.")
+    losses = exact[order]
     found = {"rho": rank_correlation(order, exact)}
     found |= {f"recall 10@{n}": recall(losses[:n], exact) for n in BUDGETS}
     found |= {f"regret {n}": regret(losses[:n], exact) for n in REGRETS}
@@ -159,7 +120,7 @@ def figures(
         n = max(0, int(total - cost))
         found[f"recall 10@cost{total}"] = recall(losses[:n], exact)
         found[f"regret cost{total}"] = regret(losses[:n], exact)
-    found["cost_share"] = (cost + min(64, len(exact))) / num_eligible
+    found["cost_share"] = (cost + min(64, len(exact))) / len(exact)
     return found
 
 
@@ -173,13 +134,13 @@ def measure(
     hours: float | None = None,
     on_cell: OnCell | None = None,
 ) -> list[Measurement]:
-    """Judge every ranker in every context whose truth is on disk or can be had in time.
+    """Measure every ranker in every context whose truth is on disk or can be had in time.
 
     Args:
         models: The models.
         cells: Contexts, in order.
-        folder: The truth cache.
-        rankers: What to judge.
+        folder: Where exact losses and figures are kept, so that a run may be continued.
+        rankers: What to measure.
         secondaries: Keys of `PAIRS`.
         hours: Compute no more truths after so long.
         on_cell: As in `truths`.
@@ -187,7 +148,6 @@ def measure(
     Returns:
         All measurements.
     """
-    cache = ResultsCache(folder)
     tables: dict[str, RetokenizationTable] = {}
     found = []
     for cell, truth in truths(models, cells, folder, hours=hours, on_cell=on_cell):
@@ -200,20 +160,22 @@ def measure(
             if tower_name != cell.tower:
                 continue
             for ranker in rankers:
-                rows = cache.read(truth, objective, ranker)
-                if rows is None:
+                file = folder / "figures" / f"{_key(truth, objective, ranker)}.json"
+                if not file.exists():
                     made = measure_context(
                         models.primary, tower, tables[cell.tower], truth, (name, objective), ranker
                     )
-                    cache.write(truth, objective, ranker, [asdict(m) for m in made])
-                else:
-                    made = [_from_json(row) for row in rows]
-                found += made
+                    write_atomically(file, json.dumps([asdict(m) for m in made]))
+                rows = json.loads(file.read_text("utf-8"))
+                found += [Measurement(**{**row, "group": Group(**row["group"])}) for row in rows]
     return found
 
 
-def _from_json(row: Mapping[str, Any]) -> Measurement:
-    return Measurement(Group(**row["group"]), row["ranker"], row["context"], row["figures"])
+def _key(truth: Truth, objective: str, ranker: Ranker) -> str:
+    digest = hashlib.sha256(f"{VERSION}\0{truth.context}\0{objective}\0{ranker!r}".encode())
+    digest.update(truth.tokens.numpy().tobytes())
+    digest.update(truth.losses[objective].numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def measure_context(
@@ -224,7 +186,7 @@ def measure_context(
     pair: tuple[str, str],
     ranker: Ranker,
 ) -> list[Measurement]:
-    """Judge one ranker in one context.
+    """Measure one ranker in one context.
 
     Args:
         primary: The language model.
@@ -232,7 +194,7 @@ def measure_context(
         table: From the primary's tokens to the secondary's.
         truth: Exact losses.
         pair: Id of the secondary and name of the objective.
-        ranker: What to judge.
+        ranker: What to measure.
 
     Returns:
         One measurement for each kind of candidate, for the term alone and for the whole objective,
@@ -240,48 +202,43 @@ def measure_context(
     """
     secondary, objective = pair
     term, losses = tower.terms[objective], truth.losses[objective]
-    seeds = tuple(range(len(losses)))
-    loss_of_term = BoundTerm(term, truth.targets[objective], seeds, table)
-    bound = ranker.bind(primary.model, table, loss_of_term)
+    bound = BoundTerm(term, truth.targets[objective], tuple(range(len(losses))), table)
     place = place_of(truth, len(losses), primary.model.tokenizer.token_texts)
-    append = truth.context.edit == "append"
+    predicted = ranker.predict(primary.model, bound, place)
     words = truth.context.num_words
     measured = []
 
-    def judge_all(
+    def measure_all(
         group: Group, mask: Bool[Tensor, " r"], prior: Float[Tensor, " r"] | None, weight: float
     ) -> None:
         chosen = torch.nonzero(mask).flatten()
         known = torch.zeros(len(chosen)) if prior is None else prior[chosen]
         by_pieces = _piece_masks(table, place, chosen) if prior is None else {}
-        sums: dict[Group, list[dict[str, float]]] = defaultdict(list)
-        for problem, loss in enumerate(losses):
-            question = Question(place, problem, chosen, known, weight)
-            sequence, order, cost = judge(bound, question, loss[chosen])
-            exact = known + weight * loss[chosen]
-            got = figures(sequence, order, cost, exact, num_eligible=len(chosen))
-            sums[group].append(got)
+        cost = predicted.cost(place, chosen)
+        rows: dict[Group, list[dict[str, float]]] = defaultdict(list)
+        for scores, loss in zip(predicted.scores[:, chosen], losses[:, chosen], strict=True):
+            order = place.order(chosen, known + weight * scores)
+            exact = known + weight * loss
+            rows[group].append(figures(order, cost, exact))
             for count, inside in by_pieces.items():
                 part = Group(secondary, group.objective, group.edit, words, count)
-                within = torch.cumsum(inside, 0) - 1
-                first, last = (within[s[inside[s]]] for s in (sequence, order))
-                count_in = int(inside.sum())
-                sums[part].append(figures(first, last, cost, exact[inside], num_eligible=count_in))
-        for key, rows in sums.items():
-            means = {n: sum(r[n] for r in rows) / len(rows) for n in rows[0]}
+                within = (torch.cumsum(inside, 0) - 1)[order[inside[order]]]
+                rows[part].append(figures(within, cost, exact[inside]))
+        for key, found in rows.items():
+            means = {n: sum(r[n] for r in found) / len(found) for n in found[0]}
             measured.append(Measurement(key, ranker.name, truth.context.index, means))
 
-    if append:
+    if truth.context.edit == "append":
         for edit, mask in (
-            ("append new word", place.is_new),
-            ("append continuation", place.continues),
+            ("append new word", place.word_initial),
+            ("append continuation", place.word_internal),
         ):
-            judge_all(Group(secondary, objective, edit, words), mask, None, 1.0)
+            measure_all(Group(secondary, objective, edit, words), mask, None, 1.0)
         fluency = (truth.nll_sum - place.log_probs) / (truth.num_scored + 1)
         whole = Group(secondary, f"fluency + {term.weight:g} {objective}", "append", words)
-        judge_all(whole, torch.ones_like(place.is_new), fluency, term.weight)
+        measure_all(whole, torch.ones_like(place.word_initial), fluency, term.weight)
     else:
-        judge_all(Group(secondary, objective, "replace", words), place.is_new, None, 1.0)
+        measure_all(Group(secondary, objective, "replace", words), place.word_initial, None, 1.0)
     return measured
 
 
@@ -291,7 +248,7 @@ def _piece_masks(
     """Return which candidates have 1, 2, 3, or 4 and more pieces, where there are at least 20."""
     counts = table.pieces.lengths[place.tokens[chosen]].clone()
     word = last_word(place.context.left)
-    for i in torch.nonzero(place.continues[chosen]).flatten().tolist():
+    for i in torch.nonzero(place.word_internal[chosen]).flatten().tolist():
         text = table.primary.token_texts[int(place.tokens[chosen[i]])]
         counts[i] = len(table.encode_word(word + text))
     counts = counts.clamp_max(PIECES[-1])

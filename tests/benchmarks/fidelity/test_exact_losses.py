@@ -67,7 +67,7 @@ def test_losses_are_those_of_the_texts_alone(models) -> None:
 def test_a_classifier_has_its_labels_for_targets(models) -> None:
     tower = models.tower("sentiment")
     truth = compute(models.primary, tower, REPLACE, targets_of(tower, 0))
-    assert truth.losses["sentiment"].shape == (len(classifier().labels), len(truth.features))
+    assert truth.losses["sentiment"].shape == (len(classifier().labels), truth.num_rows)
     shares = torch.exp(-truth.losses["sentiment"]).sum(0)
     torch.testing.assert_close(shares, torch.ones_like(shares))
 

@@ -10,7 +10,6 @@ from benchmarks.fidelity.statistics import (
     rank_correlation,
     recall,
     regret,
-    shared_ranks,
 )
 
 
@@ -32,11 +31,6 @@ def test_rank_correlation_is_the_textbook_formula() -> None:
 def test_rank_correlation_without_spread_is_zero() -> None:
     assert rank_correlation(torch.arange(3), torch.ones(3)) == 0.0
     assert rank_correlation(torch.arange(1), torch.ones(1)) == 0.0
-
-
-def test_equal_values_share_their_mean_rank() -> None:
-    ranks = shared_ranks(torch.tensor([5.0, 1.0, 5.0, 0.0]))
-    torch.testing.assert_close(ranks, torch.tensor([2.5, 1.0, 2.5, 0.0]).double())
 
 
 def test_recall_counts_the_best() -> None:
@@ -69,11 +63,11 @@ def test_regret_is_zero_for_the_best_and_one_for_the_median() -> None:
 def test_interval_covers_the_mean_of_a_known_distribution_about_95_times_of_100() -> None:
     generator = torch.Generator().manual_seed(0)
     covered = 0
-    for _ in range(200):
+    for _ in range(100):
         found = estimate(torch.randn(20, generator=generator))
         assert found.low <= found.value <= found.high
         covered += found.low <= 0.0 <= found.high
-    assert 0.88 <= covered / 200 <= 0.99
+    assert 0.88 <= covered / 100 <= 0.99
 
 
 def test_two_contexts_have_no_interval() -> None:

@@ -1,4 +1,4 @@
-"""The fidelity benchmark: a ranker that knows the truth is perfect, one that asks pays for it."""
+"""The fidelity study: a ranker that knows the truth is perfect, and a gradient is paid for."""
 
 import json
 from dataclasses import dataclass
@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from benchmarks.fidelity import report
-from benchmarks.fidelity.contexts import Context
 from benchmarks.fidelity.models import plan
-from benchmarks.fidelity.rankers import (
-    LanguageModelRanker,
-    Place,
-    Question,
-    Ranking,
-    TransferRanker,
-)
-from benchmarks.fidelity.study import compare, figures, judge, measure, pool, summarise
+from benchmarks.fidelity.rankers import LanguageModelRanker, Predicted, TransferRanker
+from benchmarks.fidelity.study import compare, figures, measure, pool, summarise
 from fuseprompt.errors import FuseError
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer import CommonWords, RetokenizedTransfer
@@ -28,59 +21,25 @@ SECONDARIES = ("offline:sentence", "offline:sentiment")
 
 @dataclass
 class Oracle:
-    """Computes the exact loss of every candidate by itself and asks for nothing."""
+    """Computes the exact loss of every candidate by itself, for a cost of 7."""
 
     name: str = "oracle"
     linearisation: str = ""
 
-    def bind(self, primary, table, loss):
-        """Keep the models."""
-        self.primary, self.loss = primary, loss
-        return self
-
-    def order(self, question, ask):
-        """Return the true order."""
-        texts = self.primary.tokenizer.token_texts
-        context = question.place.context
-        tokenizer = self.loss.model.tokenizer
+    def predict(self, primary, loss, place):
+        """Return the exact losses."""
+        texts, context = primary.tokenizer.token_texts, place.context
+        tokenizer = loss.model.tokenizer
         rows = tokenizer.encode_batch(
-            [
-                context.left + texts[t] + context.right
-                for t in question.place.tokens[question.chosen].tolist()
-            ]
+            [context.left + texts[t] + context.right for t in place.tokens.tolist()]
         )
         ids = PaddedIds.from_lists([tokenizer.frame(row) for row in rows])
-        problems = torch.full((len(rows),), question.problem)
         with torch.no_grad():
-            exact = self.loss.loss(ids, problems)
-        return Ranking((question.prior + question.weight * exact).argsort(), 7.0)
-
-
-@dataclass
-class Asker:
-    """Asks in rounds of 4, each around the best so far, and knows nothing else."""
-
-    name: str = "asker"
-    linearisation: str = ""
-
-    def bind(self, primary, table, loss):
-        """Return itself."""
-        return self
-
-    def order(self, question, ask):
-        """Ask about the last candidates first."""
-        n = len(question.chosen)
-        ask(torch.arange(n - 1, n - 5, -1))
-        ask(torch.tensor([n - 5, n - 1]))
-        return Ranking(torch.arange(n), 0.0)
-
-
-def made_up_question(n: int) -> Question:
-    """Return a question about n candidates, all new words, of which nothing is known."""
-    new = torch.ones(n, dtype=torch.bool)
-    context = Context(0, "append", "a", "")
-    place = Place(context, 1, torch.arange(n), torch.zeros(n), new, ~new)
-    return Question(place, 0, torch.arange(n), torch.zeros(n), 1.0)
+            exact = [
+                loss.loss(ids, torch.full((len(rows),), problem))
+                for problem in range(place.num_problems)
+            ]
+        return Predicted(torch.stack(exact), 7.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -116,37 +75,19 @@ def test_the_language_model_is_not_perfect(measured) -> None:
     assert max(r.figures["recall 10@16"] for r in rows) < 1.0
 
 
-def test_what_is_asked_for_counts_in_order_and_once() -> None:
-    exact = torch.arange(20.0)
-    question = made_up_question(20)
-    sequence, order, cost = judge(Asker(), question, exact)
-    assert sequence.tolist() == [19, 18, 17, 16, 15, *range(15)]
-    assert order.tolist() == list(range(20))
-    assert cost == 0.0
-    found = figures(sequence, order, cost, exact, num_eligible=20)
-    assert found["rho"] == pytest.approx(1.0)
-    assert found["recall 10@16"] == 1.0
-    assert found["regret 16"] == 0.0
-
-
 def test_an_order_that_forgets_a_candidate_is_refused() -> None:
-    class Forgetful:
-        def order(self, question, ask):
-            return Ranking(torch.zeros(3, dtype=torch.long), 0.0)
-
-    question = made_up_question(3)
     with pytest.raises(ValueError, match="each of them once"):
-        judge(Forgetful(), question, torch.arange(3.0))
+        figures(torch.zeros(3, dtype=torch.long), 0.0, torch.arange(3.0))
 
 
 def test_a_gradient_costs_evaluations() -> None:
     exact = torch.arange(200.0)
     order = exact.argsort()
-    found = figures(order, order, 60.0, exact, num_eligible=200)
+    found = figures(order, 60.0, exact)
     assert found["recall 10@cost64"] == 0.4
     assert found["recall 10@cost128"] == 1.0
     assert found["cost_share"] == pytest.approx(124 / 200)
-    assert figures(order, order, 65.0, exact, num_eligible=200)["regret cost64"] == 1.0
+    assert figures(order, 65.0, exact)["regret cost64"] == 1.0
 
 
 def test_pooling_keeps_contexts_apart_and_pieces_out(measured) -> None:
@@ -183,7 +124,7 @@ def test_a_second_run_asks_no_ranker(measured, monkeypatch) -> None:
         measure(tiny_models(), CELLS, folder, [other], secondaries=SECONDARIES)
 
 
-def test_json_rows_are_those_of_the_contracts(measured) -> None:
+def test_json_rows_have_their_keys(measured) -> None:
     rows, rankers, _ = measured
     lines = [json.loads(line) for line in report.as_json(rows, rankers)]
     assert len(lines) == 18
