@@ -30,7 +30,7 @@ def test_it_writes_a_page_and_says_what_was_found(models, tmp_path, capsys) -> N
     assert code == 0
     assert "a &amp; b.png" in page.read_text(encoding="utf-8")
     assert "rank correlation" in printed.out
-    assert "judging" in printed.err
+    assert "scoring" in printed.err
 
 
 def test_json_is_one_line(models, tmp_path, capsys) -> None:

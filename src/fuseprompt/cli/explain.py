@@ -15,7 +15,7 @@ from fuseprompt.cli.parser_base import TRANSFERS, UsageError
 from fuseprompt.errors import FuseError
 
 #: Compared unless others are asked for.
-DEFAULT_TRANSFERS = ("none", "context-free", "anchored-words", "direct", "tproduct", "sum")
+DEFAULT_TRANSFERS = ("none", "context-free", "anchored-words", "direct", "tproduct")
 
 
 def explain(

@@ -1,4 +1,4 @@
-"""A judged step as one HTML page: photo, best tokens, and a card for each transfer.
+"""An explained step as one HTML page: photo, best tokens, and a card for each transfer.
 
 The page stands alone (`fuseprompt.evaluation.page`) and computes nothing. Read next:
 `fuseprompt.cli.explain`.
@@ -20,39 +20,26 @@ _PHOTO: Final = 360
 _SHOWN: Final = 12
 
 _ABOUT: Final = {
-    "none": (
-        "Language model alone",
-        "No transfer: the likeliest tokens, the photo unseen. What it predicts is fluency alone.",
-    ),
+    "none": ("Language model alone", "The likeliest tokens, the photo unseen."),
     "random": ("Random", "Noise in place of information."),
     "context-free": (
         "Word table",
-        "Each word judged once, alone, against the photo; no gradient, no context.",
+        "Each word scored once, alone, against the photo; no gradient, no context.",
     ),
     "anchored-words": (
-        "Word table, anchored",
-        "The text as it stands, read once and moved by what each word does alone; no gradient. The "
+        "Additive word table",
+        "The output of the text as it stands, moved by each word's effect; no gradient. The "
         "default of captions.",
     ),
-    "frames": (
-        "Frame table",
-        "Each token judged behind three beginnings of captions; no gradient, no context.",
-    ),
-    "anchored": (
-        "Frame table, anchored",
-        "The text as it stands, read once and moved by what each token does to three beginnings.",
-    ),
     "direct": (
-        "Direct gradient",
-        "The gradient of the image loss, taken with common words in the gap, read off at the "
-        "embedding of each token's pieces.",
+        "Gradient",
+        "The gradient of the image loss, taken with common words in the gap, at the embedding of "
+        "each token's pieces.",
     ),
     "tproduct": (
         "The paper's map",
         "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
     ),
-    "sum": ("Gradient and table", "The sum of both scores, each standardised."),
-    "blend": ("Gradient and frames", "The weighted mean of what gradient and frame table predict."),
 }
 
 _LEGEND: Final = " ".join(
@@ -69,18 +56,10 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 340, 250, 44, 34, 10, 10
 
 
 def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
-    """Return the page.
-
-    Args:
-        found: The judged step.
-        photo: The photo.
-        name: What to call the photo.
-
-    Returns:
-        An HTML document.
-    """
+    """Return the page, an HTML document; `name` is what to call the photo."""
     head = page_head(f"{name}: what comes after “{found.text}”", style="explain.css")
     cards = "\n".join(_card(found, view) for view in found.views)
+    widths = " or ".join(map(str, sorted({len(view.proposals) for view in found.views})))
     return f"""{head}
 <body>
 <header>
@@ -88,7 +67,7 @@ def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
 <div>
 <p class="kicker">One step of a caption search</p>
 <h1>{escape(found.text)} <span class="gap">?</span></h1>
-<p>{escape(name)}. Which token should come next? {len(found.tokens):,} tokens were judged exactly:
+<p>{escape(name)}. Which token should come next? {len(found.tokens):,} tokens were scored exactly:
 the {found.num_likeliest:,} that the language model finds likeliest and everything that a transfer
 below proposes. The loss is {found.fluency_weight:g} &times; fluency (nats per token) +
 {found.weight:g} &times; image (1 &minus; cosine); lower is better. The text
@@ -99,7 +78,7 @@ so far has an image loss of {found.image:.3f}.</p>
 <section>
 <h2>The {len(found.best)} best tokens, and who finds them</h2>
 <p>Numbers under a transfer are the place of the token on its list. Filled: among its
-{_widths(found)} proposals, so a search as wide would see it. Hollow: missed.</p>
+{widths} proposals, so a search as wide would see it. Hollow: missed.</p>
 {_best_table(found)}
 </section>
 <section>
@@ -120,13 +99,8 @@ counts 3.</p>
 
 
 def show_token(text: str) -> str:
-    """Return a token as people read it: a new word plain, a continuation after an ellipsis."""
+    """Return a token as people read it: word-initial ones plain, others after an ellipsis."""
     return text[1:] if text.startswith(" ") and text.strip() else f"…{text}"
-
-
-def _widths(found: Explanation) -> str:
-    counts = sorted({len(view.proposals) for view in found.views})
-    return " or ".join(str(count) for count in counts)
 
 
 def _title(view: View) -> tuple[str, str]:
@@ -208,7 +182,7 @@ def _proposals(found: Explanation, view: View) -> str:
 
 
 def _scatter(found: Explanation, view: View) -> str:
-    """Return predicted against exact image loss of the judged new words, as inline SVG."""
+    """Return predicted against exact image loss of the word-initial tokens, as inline SVG."""
     points = [(x, found.tokens[i].image, i) for i, x in view.images.items()]
     across = _Scale([x for x, _, _ in points], _LEFT, _WIDTH - _RIGHT)
     up = _Scale([y for _, y, _ in points], _HEIGHT - _BOTTOM, _TOP)

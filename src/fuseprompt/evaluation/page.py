@@ -13,15 +13,7 @@ from PIL import Image
 
 
 def page_head(title: str, *, style: str) -> str:
-    """Return the head of a page.
-
-    Args:
-        title: Its title, as plain text.
-        style: Name of the file in `fuseprompt/data` that follows the style of all pages.
-
-    Returns:
-        From the doctype to the end of the head.
-    """
+    """Return the head of a page with a plain-text title; `style` is a file of `fuseprompt/data`."""
     data = resources.files("fuseprompt").joinpath("data")
     rules = "".join(data.joinpath(name).read_text("utf-8") for name in ("page.css", style))
     return f"""<!DOCTYPE html>
@@ -36,15 +28,7 @@ def page_head(title: str, *, style: str) -> str:
 
 
 def picture_url(picture: Image.Image, *, longest: int) -> str:
-    """Return a picture as a data URL, scaled down.
-
-    Args:
-        picture: The picture.
-        longest: Pixels of its longer side, at most.
-
-    Returns:
-        A JPEG in base64.
-    """
+    """Return a picture as a data URL, its longer side at most `longest` pixels."""
     small = picture.convert("RGB")
     small.thumbnail((longest, longest))
     buffer = io.BytesIO()
