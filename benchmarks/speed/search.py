@@ -19,7 +19,7 @@ from benchmarks.speed.published_search import PublishedSearch, search_published
 from benchmarks.speed.shapes import SETUPS, Setup
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.models.encoder import TOKENS_PER_PASS
+from fuseprompt.models.batching import TOKENS_PER_PASS
 from fuseprompt.objective.objective import Objective
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.engine import minimize

@@ -22,7 +22,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.prefix_cache import PrefixCache
+from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds
@@ -211,14 +211,14 @@ def output_errors(built: Built) -> dict[str, float]:
 
 
 def _cached(model: ClipModel) -> Tensor:
-    """Return the features of the texts from their halves, where the tower goes on from a stem."""
+    """Return the features of the texts from their halves, where the tower goes on from a prefix."""
     cache, ids = model.start_cache(), ids_of(model, TEXTS)
     if cache is None:
         return model.outputs(ids)
-    doubled = ids[torch.arange(2 * len(ids)) % len(ids)]  # a stem of one text alone is no use
-    stems = PaddedIds(doubled.ids[: len(ids)], ids.lengths // 2)
+    doubled = ids[torch.arange(2 * len(ids)) % len(ids)]  # a prefix of one text alone is no use
+    prefixes = PaddedIds(doubled.ids[: len(ids)], ids.lengths // 2)
     rows = torch.arange(len(doubled)) % len(ids)
-    return cache.outputs(doubled, stems, rows)[len(ids) :]
+    return cache.outputs(doubled, prefixes, rows)[len(ids) :]
 
 
 def _pipeline_scores(built: Built, batch_size: int) -> Tensor:

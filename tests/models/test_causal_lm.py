@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import CausalModel
+from fuseprompt.models.batching import PassSize
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.passes import PassSize
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import word_piece
 from tests.tiny import (

@@ -61,7 +61,7 @@ def test_only_causal_text_towers_go_on_from_a_stem(built: Built) -> None:
     if built.family.kind == "image-text":
         goes_on = built.family.name == "CLIP"
         assert (built.ours.start_cache() is not None) == goes_on
-        assert any("cannot go on from a stem" in note for note in built.ours.notes) != goes_on
+        assert any("cannot go on from a prefix" in note for note in built.ours.notes) != goes_on
 
 
 def test_the_gradient_is_autograd_s(built: Built) -> None:

@@ -144,11 +144,11 @@ def test_a_candidate_scores_what_its_text_scores(which: int) -> None:
 def test_a_candidate_costs_the_tokens_after_its_last_unchanged_one() -> None:
     texts, rows, tokens, problems = some_candidates()
     term = bound().terms[0]
-    assert term.stems is not None
+    assert term.prefixes is not None
     losses, _ = term.score(texts, rows, tokens, problems)
     ids, _ = term.table.extend(texts, rows, tokens)
     whole = int(torch.unique(torch.cat([ids.lengths[:, None], ids.ids], dim=1), dim=0)[:, 0].sum())
-    assert term.stems.num_computed < 0.6 * whole
+    assert term.prefixes.num_computed < 0.6 * whole
     by_text = {}
     for row in (0, len(tokens) // 2, len(tokens) - 1):
         one = [t[row : row + 1] for t in (rows, tokens, problems)]
@@ -162,12 +162,12 @@ def test_what_is_known_belongs_to_one_group_of_problems() -> None:
     one, other = bound(), bound()
     assert one.prefixes is one.prefixes
     assert one.prefixes is not other.prefixes
-    assert one.terms[0].stems is one.terms[0].stems
-    assert one.terms[0].stems is not other.terms[0].stems
+    assert one.terms[0].prefixes is one.terms[0].prefixes
+    assert one.terms[0].prefixes is not other.terms[0].prefixes
 
 
-def test_only_a_tower_that_goes_on_has_stems() -> None:
-    assert [term.stems is None for term in bound().terms] == [False, True]
+def test_only_a_tower_that_goes_on_has_a_cache() -> None:
+    assert [term.prefixes is None for term in bound().terms] == [False, True]
 
 
 def test_equal_texts_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from fuseprompt.models import image_text
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.prefix_cache import PrefixCache
-from fuseprompt.models.tower_cache import TowerCache
+from fuseprompt.models.kv_cache import PrefixCache, TowerCache
 from fuseprompt.objective import objective as objective_module
 from fuseprompt.search.engine import Result, minimize
 from tests.search.fixtures import method, objective, problems
@@ -41,5 +40,5 @@ def test_a_search_finds_the_same_in_small_passes(monkeypatch: pytest.MonkeyPatch
     want = found()
     for model in (gpt2(), clip()):
         monkeypatch.setattr(model._held.pass_size, "tokens", 9)
-    monkeypatch.setattr("fuseprompt.models.prefix_cache.TOKENS_PER_PASS", 9)
+    monkeypatch.setattr("fuseprompt.models.kv_cache.TOKENS_PER_PASS", 9)
     assert [r.text for r in found()] == [r.text for r in want]

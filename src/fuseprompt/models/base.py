@@ -1,11 +1,11 @@
 """What the rest of the package sees of a model: protocols, and the hook where gradients enter.
 
 `CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that
-a transfer sees of a term. No family of models is named here; `causal_lm`, `encoder`, `image_text`
-hold them. Read next: `fuseprompt.models.encoder`.
+a transfer sees of a term. No family of models is named here; `causal_lm`, `sentence`,
+`classifier` and `image_text` hold them. Read next: `fuseprompt.models.batching`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,9 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fuseprompt.models.key_values import KeyValues
 from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
+
+#: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
+#: of tokens, and all that later tokens need of them. Never changed, only selected from.
+KeyValues = tuple[tuple[Tensor, Tensor], ...]
 
 
 @runtime_checkable
@@ -129,6 +132,11 @@ class CausalModel(HasVocabulary, Protocol):
         ...
 
 
+def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Return how much memory keys and values take up."""
+    return sum(t.numel() * t.element_size() for pair in key_values for t in pair)
+
+
 def put_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
     """Put what precedes every text before rows of ids.
 
@@ -146,47 +154,6 @@ def put_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
         lengths = (rows.lengths == 0).long()
         begin = model.end_ids[:1] * lengths[:, None]
     return concatenate(PaddedIds(begin, lengths), rows)
-
-
-@runtime_checkable
-class ContinuingModel(CausalModel, Protocol):
-    """A causal language model that can go on from what it computed before (`PrefixCache`)."""
-
-    @property
-    def can_continue(self) -> bool:
-        """Whether `continue_from` was found to give the numbers of a whole pass."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        ...
-
-    def continue_from(
-        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
-    ) -> tuple[Float[Tensor, "b v"], KeyValues]:
-        """Return the log-probabilities after each row, and keys and values, past ones included."""
-        ...
-
-
-@runtime_checkable
-class StemCache(Protocol):
-    """Outputs of texts that begin with one of a few stems, which are computed once."""
-
-    def outputs(
-        self, token_ids: PaddedIds, stems: PaddedIds, rows: Int[Tensor, " b"]
-    ) -> Float[Tensor, "b o"]:
-        """Return `TextModel.outputs` of framed ids; row i begins much as stem `rows[i]` does."""
-        ...
-
-
-@runtime_checkable
-class StemSharing(Protocol):
-    """A secondary that may know a cheaper way to many texts that begin alike."""
-
-    def start_cache(self) -> StemCache | None:
-        """Return an empty cache, or `None` if this model has no use for one."""
-        ...
 
 
 @contextmanager

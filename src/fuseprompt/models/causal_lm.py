@@ -18,9 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import put_beginning
-from fuseprompt.models.key_values import KeyValues
-from fuseprompt.models.passes import PassSize
+from fuseprompt.models.base import KeyValues, put_beginning
+from fuseprompt.models.batching import PassSize, full_precision
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
@@ -214,7 +213,8 @@ class CausalLM:
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
-        return self._next_log_probs(self._begin(token_ids).to(self._held.device))
+        with full_precision():
+            return self._next_log_probs(self._begin(token_ids).to(self._held.device))
 
     @torch.no_grad()
     def continue_from(

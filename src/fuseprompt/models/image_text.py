@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel, replaced_embeddings
-from fuseprompt.models.encoder import run_by_length
+from fuseprompt.models.batching import full_precision, run_by_length
+from fuseprompt.models.kv_cache import TowerCache
 from fuseprompt.models.pretrained import Pretrained, load_pretrained
 from fuseprompt.models.selftest import check_output
 from fuseprompt.models.sentence import SentenceEncoder
-from fuseprompt.models.text_tower import TextTower, shares_stems
-from fuseprompt.models.tower_cache import TowerCache
+from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -75,7 +75,8 @@ class TwoTowerModel:
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
-        return self._image.image_features(images)
+        with full_precision():
+            return self._image.image_features(images)
 
 
 @final
@@ -123,7 +124,7 @@ class ClipModel:
             )
         self._tower = self._find_tower()
         if self._tower is None:
-            self.notes += ("Its text tower cannot go on from a stem: texts are computed whole.",)
+            self.notes += ("Its text tower cannot go on from a prefix: texts are computed whole.",)
 
     @classmethod
     def load(
@@ -174,7 +175,8 @@ class ClipModel:
         # SigLIP 2 wants its pictures' shapes beside the pixels: whatever the processor gives.
         batch = self._processor(images=list(images), return_tensors="pt")
         inputs = {key: value.to(self._held.device) for key, value in batch.items()}
-        features = _vector(self._held.module.get_image_features(**inputs))
+        with full_precision():
+            features = _vector(self._held.module.get_image_features(**inputs))
         check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
 
@@ -185,7 +187,7 @@ class ClipModel:
         return TowerCache(self._tower, self.outputs)
 
     def _find_tower(self) -> TextTower | None:
-        """Return the text tower if its passes can start behind a stem, which is tried out."""
+        """Return the text tower if its passes can start after a prefix, which is tried out."""
         if self.padded_to is not None:
             return None
         tower = TextTower(
@@ -195,7 +197,7 @@ class ClipModel:
             size=self._held.pass_size,
         )
         row = self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))
-        return tower if shares_stems(tower, self._compute, row) else None
+        return tower if tower.can_continue(row) else None
 
     def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:
         features = _vector(self._held.module.get_text_features(input_ids=ids, **more))

@@ -15,8 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
-from fuseprompt.models.encoder import TOKENS_PER_PASS, run_by_length
-from fuseprompt.models.passes import PassSize
+from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, run_by_length
 from fuseprompt.models.selftest import check_embeddings, check_output, describe_unusual
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer

@@ -15,7 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import EmbedLoss, StemCache, StemSharing, TextModel
+from fuseprompt.models.base import EmbedLoss, TextModel
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.kv_cache import TowerCache
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
@@ -147,20 +149,20 @@ class BoundTerm:
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
     @cached_property
-    def stems(self) -> StemCache | None:
+    def prefixes(self) -> TowerCache | None:
         """What is known of the texts that candidates extend, for as long as this object lives."""
-        return self.model.start_cache() if isinstance(self.model, StemSharing) else None
+        return self.model.start_cache() if isinstance(self.model, ClipModel) else None
 
     def _outputs(
         self, token_ids: PaddedIds, texts: Sequence[str], rows: Int[Tensor, " b"]
     ) -> Float[Tensor, "b o"]:
         """Return the model's outputs for framed ids that extend the texts `rows` points to."""
-        if self.stems is None:
+        if self.prefixes is None:
             return self.model.outputs(token_ids)
         tokenizer = self.model.tokenizer
         encoded = tokenizer.encode_batch(texts)
         begun = PaddedIds.from_lists([[*tokenizer.prefix_ids, *ids] for ids in encoded])
-        return self.stems.outputs(token_ids, begun, rows)
+        return self.prefixes.outputs(token_ids, begun, rows)
 
     @torch.no_grad()
     def score(
@@ -198,8 +200,10 @@ class BoundTerm:
             alone = torch.full((len(distinct),), float("inf"))
             alone[fits] = self.loss(texts_that_fit, distinct[fits, 1]).float().cpu()
             return alone[inverse], share
-        stem_of = torch.full((len(distinct),), len(texts)).scatter_reduce(0, inverse, rows, "amin")
-        outputs = self._outputs(texts_that_fit, texts, stem_of[fits])
+        prefix_of = torch.full((len(distinct),), len(texts)).scatter_reduce(
+            0, inverse, rows, "amin"
+        )
+        outputs = self._outputs(texts_that_fit, texts, prefix_of[fits])
         row_of = torch.full((len(distinct),), -1).scatter(0, fits, torch.arange(len(fits)))
         kept = row_of[inverse] >= 0
         losses = torch.full((len(tokens),), float("inf"))

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel
-from fuseprompt.models.prefix_cache import PrefixCache
+from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable

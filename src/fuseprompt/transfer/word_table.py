@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.cache import cache_dir
-from fuseprompt.models.base import EmbedLoss, HasVocabulary, StemSharing, TextModel
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.models.image_text import ClipModel
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer import kept_vectors
 from fuseprompt.transfer.base import Meter, Slots, TokenScorer, continued_words
@@ -188,12 +189,12 @@ def framed_outputs(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
     tokenizer = model.tokenizer
     rows = tokenizer.encode_batch([FRAME.format(word=w) for w in words])
     ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
-    cache = model.start_cache() if isinstance(model, StemSharing) else None
+    cache = model.start_cache() if isinstance(model, ClipModel) else None
     with torch.no_grad():
         if cache is None:
             return model.outputs(ids)
-        stem = PaddedIds.from_lists([[*tokenizer.prefix_ids, *tokenizer.encode(BEGINNING)]])
-        return cache.outputs(ids, stem, torch.zeros(len(ids), dtype=torch.long))
+        prefix = PaddedIds.from_lists([[*tokenizer.prefix_ids, *tokenizer.encode(BEGINNING)]])
+        return cache.outputs(ids, prefix, torch.zeros(len(ids), dtype=torch.long))
 
 
 def load_or_make(

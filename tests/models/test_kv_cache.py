@@ -1,17 +1,23 @@
-"""A cache gives the numbers of whole passes, whatever happens to the rows, and computes less."""
+"""Caches give the numbers of whole passes, whatever happens to the rows, and compute less."""
 
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from fuseprompt.models.base import CausalModel, ContinuingModel
+from fuseprompt.models.base import CausalModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
-from fuseprompt.models.prefix_cache import PrefixCache
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.kv_cache import PrefixCache, TowerCache, count_shared
+from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
-from tests.tiny import gpt2, llama
+from tests.tiny import clip, gpt2, llama
+
+LISTS = st.lists(st.integers(0, 2), min_size=0, max_size=6)
 
 both = pytest.mark.parametrize("model", [gpt2, llama], ids=["gpt2", "llama"])
 
@@ -23,6 +29,9 @@ ROUNDS = (
     ["two people and a dog", "An image of the old broken window", "An image of"],
     ["a", "two people", "An image of the red house"],
 )
+
+PREFIXES = ("An image of a", "two people in the old house", "a", "An image of a red")
+ENDINGS = (" cat", " dog in", "n", " red, old window", "", " house")
 
 
 def ids_of(lm: CausalModel, texts: list[str]) -> PaddedIds:
@@ -53,10 +62,22 @@ class Bare:
         return self._model.next_log_probs(token_ids)
 
 
+@given(LISTS, LISTS)
+def test_the_shared_beginning_ends_at_the_first_difference(left, right) -> None:
+    differ = [i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b]
+    want = min([*differ, len(left), len(right)])
+    ids = [torch.tensor(row, dtype=torch.long) for row in (left, right)]
+    assert int(count_shared(*ids)) == want
+
+
+def test_every_row_is_compared_with_every_other() -> None:
+    left, right = torch.tensor([[1, 2, 3], [1, 1, 3]]), torch.tensor([[1, 2], [2, 2], [1, 1]])
+    assert count_shared(left[:, None], right[None]).tolist() == [[2, 0, 1], [1, 0, 2]]
+
+
 @both
 def test_every_round_of_a_search_is_exact(model: Any) -> None:
     lm: CausalLM = model()
-    assert isinstance(lm, ContinuingModel)
     assert lm.can_continue
     cache = PrefixCache(lm)
     for texts in ROUNDS:
@@ -86,14 +107,6 @@ def test_a_token_is_computed_once(model: Any) -> None:
     for n in range(4, len(row)):
         cache.next_log_probs(PaddedIds.from_lists([[*row[: n - 1], t] for t in (5, 6, row[n - 1])]))
     assert cache.num_computed == len(lm.begin_ids) + 3 + 3 * (len(row) - 4)
-
-
-def test_a_prompt_is_computed_once_for_texts_that_begin_differently() -> None:
-    lm = llama().prompted("two people and a dog in front of the red house near the window: a photo")
-    texts = ["An image of", "a cat", "two"]
-    cache, rows = PrefixCache(lm), ids_of(lm, texts)
-    assert_same(cache.next_log_probs(rows), plain(lm, rows))
-    assert cache.num_computed == len(lm.begin_ids) + int(rows.lengths.sum())
 
 
 @both
@@ -150,7 +163,7 @@ def test_texts_that_will_not_grow_leave_nothing_behind(model: Any) -> None:
 def test_the_size_of_a_pass_does_not_matter(
     model: Any, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuseprompt.models.prefix_cache.TOKENS_PER_PASS", tokens)
+    monkeypatch.setattr("fuseprompt.models.kv_cache.TOKENS_PER_PASS", tokens)
     lm: CausalLM = model()
     cache = PrefixCache(lm)
     for texts in ROUNDS:
@@ -180,7 +193,6 @@ def test_a_model_that_runs_out_of_memory_gets_smaller_passes(
 
 def test_a_model_without_pasts_computes_whole_rows() -> None:
     bare = Bare(gpt2())
-    assert not isinstance(bare, ContinuingModel)
     cache = PrefixCache(bare)
     for texts in ROUNDS:
         rows = ids_of(bare, texts)
@@ -191,6 +203,131 @@ def test_a_model_without_pasts_computes_whole_rows() -> None:
 def test_no_text_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one text, got none"):
         PrefixCache(gpt2()).next_log_probs(PaddedIds.from_lists([]))
+
+
+def started() -> TowerCache:
+    cache = clip().start_cache()
+    assert cache is not None
+    return cache
+
+
+def prefix_ids(prefixes: tuple[str, ...] = PREFIXES) -> PaddedIds:
+    tokenizer = clip().tokenizer
+    return PaddedIds.from_lists([[*tokenizer.prefix_ids, *tokenizer.encode(s)] for s in prefixes])
+
+
+def framed(texts: list[str]) -> PaddedIds:
+    tokenizer = clip().tokenizer
+    return PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in texts])
+
+
+def candidates(prefixes: tuple[str, ...] = PREFIXES) -> tuple[PaddedIds, Tensor]:
+    """Return all prefixes with all endings in a mixed order, and the prefix of each."""
+    rows = torch.arange(len(prefixes) * len(ENDINGS)) * 7 % (len(prefixes) * len(ENDINGS))
+    texts = [prefixes[i // len(ENDINGS)] + ENDINGS[i % len(ENDINGS)] for i in rows.tolist()]
+    return framed(texts), rows // len(ENDINGS)
+
+
+def singly(ids: PaddedIds) -> Tensor:
+    return torch.cat([clip().outputs(ids[torch.tensor([i])]) for i in range(len(ids))])
+
+
+def test_features_are_those_of_whole_texts_one_by_one() -> None:
+    ids, rows = candidates()
+    cache = started()
+    assert_same(cache.outputs(ids, prefix_ids(), rows), singly(ids))
+
+
+def test_wrong_keys_are_found() -> None:
+    ids, rows = candidates()
+    cache = started()
+    cache.outputs(ids, prefix_ids(), rows)
+    for keys, _ in cache._key_values:
+        keys.mul_(1.5)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(cache.outputs(ids, prefix_ids(), rows), singly(ids))
+
+
+def test_only_what_follows_the_prefix_is_computed() -> None:
+    ids, rows = candidates(PREFIXES[:1])
+    cache, prefixes = started(), prefix_ids(PREFIXES[:1])
+    cache.outputs(ids, prefixes, rows)
+    kept = clip().tokenizer.encode("An image of an")
+    new = ids.lengths - prefixes.lengths[0]
+    # "An image of an" changes the last word; without an ending only the end token is new.
+    changed = len(kept) - sum(
+        a == b for a, b in zip(kept, clip().tokenizer.encode(PREFIXES[0]), strict=False)
+    )
+    assert int(prefixes.lengths.sum() + new.sum()) <= cache.num_computed
+    assert cache.num_computed <= int(prefixes.lengths.sum() + new.sum()) + changed
+    assert cache.num_computed < int(ids.lengths.sum())
+
+
+def test_prefixes_are_computed_once_for_all_rounds_of_a_step() -> None:
+    ids, rows = candidates()
+    cache = started()
+    first = cache.outputs(ids, prefix_ids(), rows)
+    computed = cache.num_computed
+    again = cache.outputs(ids, prefix_ids(), rows)
+    assert torch.equal(first, again)
+    assert cache.num_computed == 2 * computed - int(prefix_ids().lengths.sum())
+
+
+def test_beams_may_die_be_copied_and_change_places() -> None:
+    cache = started()
+    for prefixes in (
+        PREFIXES,
+        PREFIXES[::-1],
+        (PREFIXES[2], PREFIXES[2]),
+        ("An image of a cat in", PREFIXES[0]),
+    ):
+        ids, rows = candidates(prefixes)
+        assert_same(cache.outputs(ids, prefix_ids(prefixes), rows), singly(ids))
+
+
+def test_texts_that_share_nothing_are_computed_as_usual() -> None:
+    ids = framed(["a red house", "two people"])
+    cache = started()
+    got = cache.outputs(ids, prefix_ids(("a red", "two")), torch.tensor([0, 1]))
+    assert torch.equal(got, clip().outputs(ids))
+    assert cache.num_bytes == 0
+
+
+def test_a_small_budget_works_through_prefixes_in_parts() -> None:
+    ids, rows = candidates()
+    tower = clip()._tower
+    assert tower is not None
+    for prefixes_at_once in (1, 2, 3):
+        room = tower.token_bytes * prefix_ids().ids.shape[1] * prefixes_at_once
+        cache = TowerCache(tower, clip().outputs, max_bytes=room)
+        assert_same(cache.outputs(ids, prefix_ids(), rows), singly(ids))
+        assert cache.num_bytes <= room
+
+
+def test_a_tower_that_runs_out_of_memory_gets_smaller_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, sizes = TextTower.go_on, []
+
+    def run_small(self: TextTower, token_ids: Tensor, *more: Tensor) -> Tensor:
+        if len(token_ids) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        sizes.append(len(token_ids))
+        return run(self, token_ids, *more)
+
+    monkeypatch.setattr(TextTower, "go_on", run_small)
+    monkeypatch.setattr(clip()._held.pass_size, "tokens", clip()._held.pass_size.tokens)
+    ids, rows = candidates()
+    assert_same(started().outputs(ids, prefix_ids(), rows), singly(ids))
+    assert 1 < max(sizes) <= 3
+
+
+def test_a_model_that_reads_padding_has_no_cache() -> None:
+    padded = object.__new__(ClipModel)
+    padded.padded_to = 64
+    assert padded._find_tower() is None
+    padded._tower = None
+    assert padded.start_cache() is None
 
 
 @pytest.mark.offline

@@ -1,0 +1,165 @@
+"""Forward passes over many texts: equal lengths together, as large as memory allows, in full fp32.
+
+Which texts a search compares has nothing to do with how many of them fit into one pass. Every pass
+of every model goes through a `PassSize`, which starts from an estimate, tries again with half of it
+when an allocation fails, and remembers what fitted. Results are the same whatever it is. Read next:
+`fuseprompt.models.pretrained`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.text.retokenize import PaddedIds
+
+#: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower per
+#: token.
+TOKENS_PER_PASS: Final = 4096
+
+#: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
+_ACCELERATOR_FACTOR: Final = 16
+
+#: Parts of the messages of allocators; only CUDA's has an exception class of its own.
+_OUT_OF_MEMORY: Final = ("out of memory", "not enough memory", "can't allocate memory")
+
+Forward = Callable[[Int[Tensor, "b s"], Float[Tensor, "b s d"] | None], Float[Tensor, "b o"]]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute in fp32 without TF32, which a GPU uses for convolutions unless told otherwise.
+
+    TF32 keeps three digits. The settings are the process's own, so they are put back.
+    """
+    settings: tuple[Any, ...] = (
+        torch.backends.cuda.matmul,
+        torch.backends.cudnn.conv,  # type: ignore[attr-defined]
+    )
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        yield
+    finally:
+        for setting, precision in zip(settings, before, strict=True):
+            setting.fp32_precision = precision
+
+
+@final
+class PassSize:
+    """The number of tokens that one forward pass may hold.
+
+    Args:
+        tokens: The estimate to begin with, for a CPU.
+        device: Where the model is.
+
+    Attributes:
+        tokens: Tokens in a pass; what fitted last, once memory ran out.
+
+    Raises:
+        ValueError: If `tokens` is not positive.
+    """
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        if tokens < 1:
+            raise ValueError(f"tokens must be at least 1, was: {tokens}.")
+        self.tokens = tokens * (1 if device.type == "cpu" else _ACCELERATOR_FACTOR)
+
+    def run(
+        self, rows: Int[Tensor, " n"], row_tokens: int, compute: Callable[[Int[Tensor, " c"]], T]
+    ) -> Iterator[tuple[Int[Tensor, " c"], T]]:
+        """Work through rows in passes that fit.
+
+        Args:
+            rows: Indices, shape (n,).
+            row_tokens: Tokens that one row counts.
+            compute: From some of the rows to their result; called again with half as many when
+                memory runs out, so it must not change anything that outlasts it.
+
+        Yields:
+            The rows of a pass and their result, in order.
+
+        Raises:
+            RuntimeError: The allocator's own error, if a single row does not fit.
+        """
+        start = 0
+        while start < len(rows):
+            chunk = rows[start : start + max(1, self.tokens // max(row_tokens, 1))]
+            result: list[T] = []
+            try:
+                with full_precision():
+                    result.append(compute(chunk))
+            except RuntimeError as error:
+                if len(chunk) == 1 or not is_out_of_memory(error):
+                    raise
+            # Outside the handler, whose traceback holds on to the failed pass's tensors.
+            if not result:
+                self.tokens = len(chunk) // 2 * max(row_tokens, 1)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                continue
+            start += len(chunk)
+            yield chunk, result[0]
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether an error is an allocator's that has no memory left, on any device."""
+    message = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(m in message for m in _OUT_OF_MEMORY)
+
+
+def run_by_length(
+    forward: Forward,
+    token_ids: PaddedIds,
+    *,
+    device: torch.device,
+    size: PassSize,
+    embeds: Float[Tensor, "b s d"] | None = None,
+    padded_to: int = 1,
+) -> Float[Tensor, "b o"]:
+    """Call `forward` on batches of rows of equal length and put the results back in order.
+
+    Equal lengths need no mask and no padding, so a row's numbers cannot depend on its neighbours.
+
+    Args:
+        forward: From ids (b, s) and embeddings or `None` to outputs (b, o).
+        token_ids: Ids with special tokens.
+        device: Where the model is.
+        size: How large a pass may be.
+        embeds: Embeddings to use instead of the ids' own, shape (b, s, d).
+        padded_to: Tokens that a row counts at least, so that passes of costly rows stay small.
+
+    Returns:
+        Outputs, shape (b, o), in fp32 on `device`.
+    """
+    parts: list[Tensor] = []
+    order: list[Tensor] = []
+    for length in torch.unique(token_ids.lengths).tolist():
+
+        def compute(chunk: Tensor, length: int = length) -> Tensor:
+            ids = token_ids.ids[chunk, :length].to(device)
+            part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
+            return forward(ids, part).float()
+
+        rows = torch.nonzero(token_ids.lengths == length).flatten()
+        for chunk, outputs in size.run(rows, max(length, padded_to), compute):
+            parts.append(outputs)
+            order.append(chunk)
+    return put_back(parts, order)
+
+
+def put_back(parts: list[Float[Tensor, "_ o"]], order: list[Int[Tensor, " _"]]) -> Tensor:
+    """Return the results of passes in the order of the rows that were asked for.
+
+    Args:
+        parts: Result of each pass.
+        order: Place of each row of each pass.
+    """
+    back = torch.argsort(torch.cat(order))
+    return torch.cat(parts)[back.to(parts[0].device)]
