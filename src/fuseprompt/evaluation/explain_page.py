@@ -4,7 +4,7 @@ The page stands alone (`fuseprompt.evaluation.page`) and computes nothing. Read 
 `fuseprompt.cli.explain`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
@@ -109,45 +109,37 @@ def _title(view: View) -> tuple[str, str]:
 
 def _best_table(found: Explanation) -> str:
     heads = "".join(f"<th>{escape(_title(view)[0])}</th>" for view in found.views)
-    rows = []
+    counts = "".join(f"<td>{view.found} of {len(found.best)}</td>" for view in found.views)
+    rows = ""
     for place, index in enumerate(found.best):
         token = found.tokens[index]
-        cells = "".join(_rank_cell(view, view.ranks[place]) for view in found.views)
-        rows.append(
+        rows += (
             f"<tr><th scope=row>{escape(show_token(token.text))}</th><td>{token.total:.2f}</td>"
-            f"<td>{token.image:.3f}</td><td>{token.nll:.1f}</td>{cells}</tr>"
+            f"<td>{token.image:.3f}</td><td>{token.nll:.1f}</td>"
         )
-    counts = "".join(f"<td>{view.found} of {len(found.best)}</td>" for view in found.views)
+        for view in found.views:
+            rank = view.ranks[place]
+            kind = "miss" if rank is None or rank > len(view.proposals) else "hit"
+            shown = f"&gt; {RANKS:,}" if rank is None else f"{rank:,}"
+            rows += f'<td><span class="{kind}">{shown}</span></td>'
+        rows += "</tr>"
     return (
         '<div class="scroll"><table class="best"><thead><tr><th>token</th><th>loss</th>'
-        f"<th>image</th><th>nats</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        f"<th>image</th><th>nats</th>{heads}</tr></thead><tbody>{rows}</tbody>"
         f"<tfoot><tr><th colspan=4>found</th>{counts}</tr></tfoot></table></div>"
     )
 
 
-def _rank_cell(view: View, rank: int | None) -> str:
-    if rank is None:
-        return f'<td><span class="miss">&gt; {RANKS:,}</span></td>'
-    kind = "hit" if rank <= len(view.proposals) else "miss"
-    return f'<td><span class="{kind}">{rank:,}</span></td>'
-
-
 def _card(found: Explanation, view: View) -> str:
     title, about = _title(view)
-    missed = [
-        escape(show_token(found.tokens[index].text))
-        for index, rank in zip(found.best, view.ranks, strict=True)
-        if rank is None or rank > len(view.proposals)
-    ]
-    chips = "".join(f"<li>{word}</li>" for word in missed)
-    list_ = f'<ul class="chips">{chips}</ul>' if missed else "<p>Nothing of the best is missed.</p>"
-    constant = len(set(view.images.values())) < 2
-    plot = (
-        '<p class="empty">It predicts nothing about the photo.</p>'
-        if constant
-        else _scatter(found, view)
+    missed = set(found.best) - set(view.proposals)
+    chips = "".join(
+        f"<li>{escape(show_token(found.tokens[i].text))}</li>" for i in found.best if i in missed
     )
-    rho = "none" if constant else f"{view.rho:.2f}"
+    list_ = f'<ul class="chips">{chips}</ul>' if missed else "<p>Nothing of the best is missed.</p>"
+    plot, rho = _scatter(found, view), f"{view.rho:.2f}"
+    if len(set(view.images.values())) < 2:
+        plot, rho = '<p class="empty">It predicts nothing about the photo.</p>', "none"
     return f"""<article>
 <h3>{escape(title)}</h3>
 <p class="about">{escape(about)}</p>
@@ -183,51 +175,39 @@ def _proposals(found: Explanation, view: View) -> str:
 
 def _scatter(found: Explanation, view: View) -> str:
     """Return predicted against exact image loss of the word-initial tokens, as inline SVG."""
-    points = [(x, found.tokens[i].image, i) for i, x in view.images.items()]
-    across = _Scale([x for x, _, _ in points], _LEFT, _WIDTH - _RIGHT)
-    up = _Scale([y for _, y, _ in points], _HEIGHT - _BOTTOM, _TOP)
+    xs, ys = list(view.images.values()), [found.tokens[i].image for i in view.images]
+    across, up = _scale(xs, _LEFT, _WIDTH - _RIGHT), _scale(ys, _HEIGHT - _BOTTOM, _TOP)
     best, proposed = set(found.best), set(view.proposals)
     # One path of dots for all words keeps the page small.
-    dots = {"other": "", "proposed": ""}
-    stars = []
-    for x, y, i in points:
-        px, py = across.at(x), up.at(y)
+    dots, stars = {"other": "", "proposed": ""}, ""
+    for i, x, y in zip(view.images, xs, ys, strict=True):
         if i in best:
-            kind = "hit" if i in proposed else "miss"
             label = f"{show_token(found.tokens[i].text)}: predicted {x:.3f}, exact {y:.3f}"
-            stars.append(
-                f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="4.5">'
-                f"<title>{escape(label)}</title></circle>"
+            stars += (
+                f'<circle class="{"hit" if i in proposed else "miss"}" cx="{across(x):.1f}" '
+                f'cy="{up(y):.1f}" r="4.5"><title>{escape(label)}</title></circle>'
             )
         else:
-            dots["proposed" if i in proposed else "other"] += f"M{px:.1f} {py:.1f}h0"
+            dots["proposed" if i in proposed else "other"] += f"M{across(x):.1f} {up(y):.1f}h0"
+    below, beside = _HEIGHT - _BOTTOM + 14, _LEFT - 6
     ticks = "".join(
-        f'<text x="{across.at(v):.1f}" y="{_HEIGHT - _BOTTOM + 14}" class="mid">{v:.2f}</text>'
-        for v in across.ends
-    ) + "".join(
-        f'<text x="{_LEFT - 6}" y="{up.at(v) + 4:.1f}" class="end">{v:.2f}</text>' for v in up.ends
+        f'<text x="{across(x):.1f}" y="{below}" class="mid">{x:.2f}</text>'
+        f'<text x="{beside}" y="{up(y) + 4:.1f}" class="end">{y:.2f}</text>'
+        for x, y in ((min(xs), min(ys)), (max(xs), max(ys)))
     )
     return f"""<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"
 aria-label="Predicted against exact image loss">
 <path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>{ticks}
 <path class="other" d="{dots["other"]}"/><path class="proposed" d="{dots["proposed"]}"/>
-{"".join(stars)}
+{stars}
 <text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 4}" class="mid">predicted image loss</text>
 <text x="12" y="{(_TOP + _HEIGHT - _BOTTOM) / 2}" class="mid" \
 transform="rotate(-90 12 {(_TOP + _HEIGHT - _BOTTOM) / 2})">exact</text>
 </svg><figcaption>{_LEGEND}</figcaption></figure>"""
 
 
-class _Scale:
-    """A linear scale from values to pixels, a little wider than the values."""
-
-    def __init__(self, values: Sequence[float], start: int, end: int) -> None:
-        self.ends = (min(values), max(values))
-        self._span = self.ends[1] - self.ends[0] or 1.0
-        margin = 0.03 * (end - start)
-        self._start, self._end = start + margin, end - margin
-
-    def at(self, value: float) -> float:
-        """Return the pixel of a value."""
-        share = (value - self.ends[0]) / self._span
-        return self._start + share * (self._end - self._start)
+def _scale(values: Sequence[float], start: int, end: int) -> Callable[[float], float]:
+    """Return a linear scale from values to pixels, a little wider than the values."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    margin = 0.03 * (end - start)
+    return lambda value: start + margin + (value - low) / span * (end - start - 2 * margin)
