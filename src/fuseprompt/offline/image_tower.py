@@ -9,8 +9,8 @@ their unit vectors is normalised to unit length. ConSE's counts as much as the c
 (`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often
 wrong, is not.
 
-The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Nor does this
-file download or train anything. Read next: `fuseprompt.offline.efficientnet`.
+The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Read next:
+`fuseprompt.offline.efficientnet`.
 """
 
 from collections.abc import Sequence
@@ -43,19 +43,11 @@ BATCH_SIZE: Final = 16
 
 _PIXEL_MEAN = 127.0
 _PIXEL_SCALE = 128.0
-_VOWELS = "aeiou"
 
 
 def class_text(name: str) -> str:
-    """Word one class name as a caption, for the sentence model.
-
-    Args:
-        name: A class name such as "goldfish".
-
-    Returns:
-        A caption such as "An image of a goldfish.".
-    """
-    article = "an" if name[:1].lower() in _VOWELS else "a"
+    """Word a class name as a caption for the sentence model: "An image of a goldfish."."""
+    article = "an" if name[:1].lower() in "aeiou" else "a"
     return f"An image of {article} {name}."
 
 
@@ -70,14 +62,7 @@ class ImageHead(nn.Module):
         self.out = nn.Linear(HIDDEN_WIDTH, EMBED_WIDTH)
 
     def forward(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
-        """Project pooled image features into the sentence space.
-
-        Args:
-            features: Pooled features of EfficientNet-Lite0, shape (b, 1280).
-
-        Returns:
-            Unit vectors, shape (b, 384).
-        """
+        """Project pooled features of EfficientNet-Lite0 to unit vectors of the sentence space."""
         hidden = functional.gelu(self.hidden(features))
         return functional.normalize(self.out(hidden), dim=-1)
 
@@ -114,27 +99,13 @@ class Conse:
             )
 
     def embed(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 384"]:
-        """Average the vectors of the most probable classes by their probability.
-
-        Args:
-            logits: Class scores, shape (b, 1000).
-
-        Returns:
-            Unit vectors, shape (b, 384).
-        """
+        """Average the vectors of the most probable classes by probability, to unit length."""
         best, classes = logits.softmax(dim=-1).topk(self.num_classes, dim=-1)
         mean = torch.einsum("bk,bkd->bd", best, self.class_features[classes])
         return functional.normalize(mean, dim=-1)
 
     def weigh(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 1"]:
-        """Weight the class vectors against the head's, by the classifier's confidence.
-
-        Args:
-            logits: Class scores, shape (b, 1000).
-
-        Returns:
-            beta times the highest class probability, shape (b, 1).
-        """
+        """Return the weight beside the head's vectors: beta times the highest probability."""
         return self.beta * logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
 
 
@@ -145,12 +116,12 @@ class ImageTower:
     def __init__(
         self, network: EfficientNetLite0, head: ImageHead | None, *, conse: Conse | None
     ) -> None:
-        """Join the parts; None leaves a part out.
+        """Join the parts, put into evaluation mode and frozen; None leaves a part out.
 
         Args:
-            network: The image network; put into evaluation mode and frozen here.
-            head: The trained projection, or None for ConSE alone.
-            conse: The class vectors and their weight, or None for the head alone.
+            network: The image network.
+            head: The trained projection.
+            conse: The class vectors and their weight.
 
         Raises:
             ValueError: If both parts are None.
@@ -183,14 +154,7 @@ class ImageTower:
         return cls(network, head, conse=Conse(class_features, beta=float(metadata["beta"])))
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
-        """Pad to a square on white, resize and scale the pixels.
-
-        Args:
-            image: An RGB picture, as `fuseprompt.models.images.open_image` returns it.
-
-        Returns:
-            Pixels as (value - 127) / 128, shape (3, 224, 224).
-        """
+        """Pad an RGB picture to a square on white, resize it and scale the pixels."""
         side = max(image.size)
         # Shrinking before padding keeps a 20-megapixel picture from being copied at full size
         # again.
@@ -201,14 +165,7 @@ class ImageTower:
         return _scale_pixels(square)
 
     def preprocess_centre(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
-        """Cut the centre square out, resize and scale the pixels: the classifier's own evaluation.
-
-        Args:
-            image: An RGB picture, as `fuseprompt.models.images.open_image` returns it.
-
-        Returns:
-            Pixels as (value - 127) / 128, shape (3, 224, 224).
-        """
+        """Cut the centre square out, as the classifier's own evaluation does; resize and scale."""
         side = max(1, int(min(image.size) * CENTRE_SHARE))
         left, top = ((length - side) // 2 for length in image.size)
         box = (left, top, left + side, top + side)
@@ -216,14 +173,7 @@ class ImageTower:
         return _scale_pixels(image.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=box))
 
     def features(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1280"]:
-        """Pool the image network's last feature maps.
-
-        Args:
-            pixels: What `preprocess` returned, stacked, shape (b, 3, 224, 224).
-
-        Returns:
-            Pooled features, shape (b, 1280).
-        """
+        """Pool the image network's last feature maps, without gradients."""
         with torch.no_grad():
             return self.network.features(pixels)
 
@@ -252,14 +202,7 @@ class ImageTower:
             return functional.normalize(self.head(whole) + self.conse.weigh(logits) * named, dim=-1)
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "b 384"]:
-        """Embed pictures.
-
-        Args:
-            images: Pictures that Pillow opened.
-
-        Returns:
-            Unit vectors in the order of `images`, shape (b, 384).
-        """
+        """Embed pictures that Pillow opened, as unit vectors in their order."""
         parts = [torch.empty(0, EMBED_WIDTH)]
         for start in range(0, len(images), BATCH_SIZE):
             batch = images[start : start + BATCH_SIZE]
@@ -270,6 +213,7 @@ class ImageTower:
 
 
 def _scale_pixels(image: Image.Image) -> Float[Tensor, "3 224 224"]:
+    """Return the pixels as (value - 127) / 128."""
     values = torch.from_numpy(np.array(image, dtype=np.float32))  # (h, w, 3)
     return ((values - _PIXEL_MEAN) / _PIXEL_SCALE).permute(2, 0, 1).contiguous()  # (3, h, w)
 
@@ -286,6 +230,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _fill(module: nn.Module, path: Path) -> dict[str, str]:
+    """Load all weights of a module and return the file's metadata."""
     tensors, metadata = _read(path)
     try:
         module.load_state_dict(tensors)

