@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
+from benchmarks.bootstrap import interval
+
 _DRAWS: Final = 2000
 
 #: Fewer contexts than this give no interval.
@@ -66,12 +68,7 @@ def regret(found: Float[Tensor, " k"], exact: Float[Tensor, " n"]) -> float:
 
 def estimate(values: Float[Tensor, " c"]) -> Estimate:
     """Return the mean of one value per context, with the interval of a bootstrap over contexts."""
-    data = values.double().numpy()
-    mean = float(data.mean())
-    if len(data) < _FEWEST:
+    mean = float(values.double().mean())
+    if len(values) < _FEWEST:
         return Estimate(mean, float("nan"), float("nan"))
-    # The same seed for every quantity, so that pairs stay pairs.
-    found = stats.bootstrap(
-        (data,), lambda x, axis: x.mean(axis), n_resamples=_DRAWS, method="percentile", rng=0
-    ).confidence_interval
-    return Estimate(mean, float(found.low), float(found.high))
+    return Estimate(mean, *interval(values.tolist(), draws=_DRAWS))

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal
 from benchmarks.photos.sentiment_judges import Judges, mean, most_frequent_word
-from benchmarks.photos.stamps import chosen_stamps, interval
+from benchmarks.photos.stamps import chosen_stamps
 from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
 from benchmarks.search_budget.problems import NUM_PICTURES
 from fuseprompt.objective.objective import Problem
@@ -152,7 +153,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> None:
             neutral = [by_key[p, "neutral"][term] for p in whole]
             toned = [by_key[p, tone][term] for p in whole]
             difference = [a - b for a, b in zip(toned, neutral, strict=True)]
-            low, high = interval(difference)
+            low, high = (round(bound, 3) for bound in interval(difference))
             shown = {"mean": round(mean(difference), 3), "low": low, "high": high}
             ratio = round(mean(toned) / mean(neutral) - 1, 3)
             print(json.dumps({f"{term}, {tone} - neutral": shown, "relative": ratio}))

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, shard
 from benchmarks.photos.tune_weights import Rule, open_on_white, outcome, search
 from fuseprompt.objective.objective import Problem
@@ -131,7 +132,7 @@ def report(journal: Journal, rule: Rule) -> None:
     }
     for name, (left, right) in pairs.items():
         difference = [a["image"] - b["image"] for a, b in zip(left, right, strict=True)]
-        low, high = interval(difference)
+        low, high = (round(bound, 3) for bound in interval(difference))
         mean = round(sum(difference) / len(difference), 3)
         print(json.dumps({"image_distance": name, "mean": mean, "low": low, "high": high}))
     for row, end, equal in zip(rows, ours, matched, strict=True):
@@ -142,15 +143,6 @@ def equally_fluent(row: dict[str, Any]) -> dict[str, Any]:
     """Return our closest text among those at least as fluent as the class's, or the class's."""
     fair = [end for end in row["ends"] if end["fluency"] <= row["class"]["fluency"]]
     return min(fair, key=lambda end: end["image"], default=row["class"])
-
-
-def interval(difference: list[float], *, draws: int = 10_000) -> tuple[float, float]:
-    """Return the 2.5 % and 97.5 % bootstrap quantiles of a mean."""
-    values = torch.tensor(difference)
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(0, len(values), (draws, len(values)), generator=generator)
-    low, high = values[rows].mean(dim=1).quantile(torch.tensor([0.025, 0.975])).tolist()
-    return round(low, 3), round(high, 3)
 
 
 if __name__ == "__main__":

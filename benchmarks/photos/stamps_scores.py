@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, is_named
-from benchmarks.photos.stamps import interval
 from benchmarks.photos.stamps_table import ARMS, BASELINES
 from fuseprompt.evaluation.metrics.base import Score, Scoring
 from fuseprompt.evaluation.metrics.judges import measure

@@ -10,16 +10,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal
 from benchmarks.search_budget.arms import EVERYTHING, LM
 
 TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
-_DRAWS = 5_000
+_DRAWS = 1_000
 #: Fewer problems say nothing about their spread; such rows are left out.
 _FEWEST = 5
 #: Largest budget, run for LM top-k alone.
@@ -110,19 +112,6 @@ def _average(seeds: Sequence[Outcome]) -> Outcome:
     )
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return mean, and 2.5 % and 97.5 % bootstrap quantiles of the mean."""
-    data = torch.tensor(values, dtype=torch.float64)
-    rows = _resample(len(values))
-    low, high = data[rows].mean(1).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    return float(data.mean()), low, high
-
-
-def _resample(count: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, count, (_DRAWS, count), generator=generator)
-
-
 def differences(
     results: Results,
     arm: tuple[str, int],
@@ -157,11 +146,12 @@ def equal_budget(
     curve = torch.tensor(
         [[measure(results[LM, b][p]) for p in shared] for b in budgets], dtype=torch.float64
     )
-    rows = _resample(len(shared))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, len(shared), (_DRAWS, len(shared)), generator=generator)
     needed = torch.tensor(
         [
             crossing(budgets, curve[:, row].mean(1).tolist(), float(target[row].mean()))
-            for row in rows[:1000]
+            for row in rows
         ]
     )
     needed = needed.sort().values
@@ -206,7 +196,7 @@ def _arms(results: Results) -> list[str]:
 def _show(values: Sequence[float], *, digits: int = 2) -> str:
     if len(values) < 2:
         return "-"
-    mean, low, high = (f"{v:+.{digits}f}" for v in interval(values))
+    mean, low, high = (f"{v:+.{digits}f}" for v in (fmean(values), *interval(values)))
     mark = "**" if float(low) * float(high) > 0 else ""
     return f"{mark}{mean}{mark} [{low}, {high}]"
 
@@ -359,7 +349,7 @@ def plot(results: Results, file: Path) -> None:
             if len(difference) > 1:
                 cost = sum(o.cost for o in found) / len(found)
                 seconds = sum(o.seconds for o in found) / len(found)
-                points.append((cost, seconds, *interval(difference)))
+                points.append((cost, seconds, fmean(difference), *interval(difference)))
         if not points:
             continue
         costs, seconds_, means, lows, highs = zip(*points, strict=True)
