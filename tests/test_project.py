@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [
-    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(RESULTS.glob("*.md")),
 ]
@@ -257,7 +257,7 @@ def missing_things(text: str) -> list[str]:
         r"`((?:src|docs|tests|examples|training|configs|benchmarks|\.ci)/[\w./-]+)`", text
     )
     paths += [p for p in re.findall(r"\]\(([^)#:\s]+)\)", text) if not p.startswith("http")]
-    folders = (ROOT, ROOT / "docs", RESULTS)
+    folders = (ROOT, ROOT / "docs", RESULTS, RESULTS.parent)
     return found + [
         path for path in paths if not any((folder / path).exists() for folder in folders)
     ]

@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--edits", default="append", help="append, replace, or both with a comma")
     add("--contexts", type=int, default=4, help="contexts for each secondary and edit")
     add("--hours", type=float, default=None, help="compute no more after so long")
-    add("--transfers", default=None, metavar="NAMES", help="judge only these, with commas")
+    add("--transfers", default=None, metavar="NAMES", help="measure only these, with commas")
     add("--folder", type=Path, default=None, help="where exact losses are kept")
     add("--plot", type=Path, default=None, metavar="FILE.png", help="recall against evaluations")
     add("--breakdown", action="store_true", help="tables by words of context and by pieces, too")

@@ -196,9 +196,9 @@ def search(
         row["cost"].append(meter.cost)
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
-    judged = bound.evaluate(found.texts, [0] * len(found.texts))
-    best = method.choose(found, [one.loss for one in judged])
-    exact, text = judged[best], found.texts[best]
+    exact_all = bound.evaluate(found.texts, [0] * len(found.texts))
+    best = method.choose(found, [one.loss for one in exact_all])
+    exact, text = exact_all[best], found.texts[best]
     return row | {
         "text": text,
         "loss": round(exact.loss, 6),
