@@ -230,9 +230,9 @@ def test_pins_and_names_are_read_right() -> None:
         "huggingface-hub": "2.4.0",
         "rich": "15.0.0",
     }
-    assert requirement_names(["torch>=2.11", "jsonargparse[signatures]>=4"]) == {
+    assert requirement_names(["torch>=2.11", "ray[default]>=2"]) == {
         "torch",
-        "jsonargparse",
+        "ray",
     }
 
 

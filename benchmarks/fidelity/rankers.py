@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.fidelity.contexts import Context
 from fuseprompt.models.base import CausalModel
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.tasks.transfers import FittedTransfer
+from fuseprompt.tasks.proposals import FittedTransfer
 from fuseprompt.transfer import (
     AnchoredWords,
     CommonWords,

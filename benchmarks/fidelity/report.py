@@ -14,7 +14,8 @@ from benchmarks.fidelity.statistics import Estimate
 from benchmarks.fidelity.study import BUDGETS, Group, Measurement, compare, pool
 from benchmarks.fidelity.study import summarise as summarise_contexts
 from fuseprompt.errors import FuseError
-from fuseprompt.tasks.caption import CaptionSettings
+from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.settings import CaptionSettings
 
 PRIMARY: Final = "offline:lm"
 
@@ -47,7 +48,7 @@ GOALS: Final[Mapping[str, Mapping[str, float]]] = {
 def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[str]:
     """Return one JSON line per cell and ranker; fewer than three contexts have null bounds."""
     known = {r.name: r for r in rankers}
-    default = CaptionSettings().transfer.name
+    default = proposal_named(CaptionSettings().proposal).name
     lines = []
     for (group, name), contexts in pool(measured).items():
         found = summarise_contexts(contexts)

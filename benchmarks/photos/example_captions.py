@@ -17,12 +17,12 @@ import torch
 from benchmarks.journal import Journal, is_named
 from fuseprompt.objective.objective import Problem
 from fuseprompt.search.engine import iterate
-from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, load_models
-from fuseprompt.tasks.transfers import transfer_named
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TRANSFERS = ("none", "random", "context-free", "direct", "best")
+PROPOSALS = ("none", "random", "word-table", "gradient", "additive")
 
 
 def main() -> None:
@@ -30,10 +30,10 @@ def main() -> None:
     defaults = CaptionSettings()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--journal", type=Path, required=True, help="JSON lines, made or continued")
-    parser.add_argument("--transfers", nargs="+", default=list(TRANSFERS))
+    parser.add_argument("--proposals", nargs="+", default=list(PROPOSALS))
     parser.add_argument("--weight", type=float, default=WEIGHTS["image"], help="of the image term")
-    parser.add_argument("--steps", type=int, default=defaults.steps)
-    parser.add_argument("--ending-nats", type=float, default=defaults.method().ending_nats)
+    parser.add_argument("--steps", type=int, default=defaults.max_tokens)
+    parser.add_argument("--ending-nats", type=float, default=method_of(defaults).ending_nats)
     parser.add_argument("--group-size", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--report", action="store_true", help="print the tables of a journal")
@@ -45,10 +45,10 @@ def main() -> None:
         return
     torch.set_num_threads(args.threads)
     models = load_models(OFFLINE)
-    settings = CaptionSettings(weights={"image": args.weight}, steps=args.steps)
-    for name in args.transfers:
-        chosen = replace(settings, transfer=transfer_named(name))
-        method = replace(chosen.method(), ending_nats=args.ending_nats)
+    settings = CaptionSettings(weights={"image": args.weight}, max_tokens=args.steps)
+    for name in args.proposals:
+        chosen = replace(settings, proposal=name)
+        method = replace(method_of(chosen), ending_nats=args.ending_nats)
         setting = {
             "transfer": name,
             "weight": args.weight,
@@ -61,7 +61,7 @@ def main() -> None:
             Problem(photo, {"image": REPOSITORY / "examples/photos" / photo}, chosen.prefix)
             for photo in photos
         ]
-        found = iterate(chosen.objective(models), method, problems, group_size=args.group_size)
+        found = iterate(objective_of(chosen, models), method, problems, group_size=args.group_size)
         for photo, result in zip(photos, found, strict=True):
             row = {
                 **setting,

@@ -28,8 +28,9 @@ from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
 from benchmarks.search_budget.problems import NUM_PICTURES
 from fuseprompt.objective.objective import Problem
 from fuseprompt.search.engine import minimize
-from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import CaptionModels, load_models
+from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -98,7 +99,7 @@ def study(
             for p, t in asked
         ]
         began = time.monotonic()
-        results = minimize(settings.objective(models), settings.method(), problems)
+        results = minimize(objective_of(settings, models), method_of(settings), problems)
         print(f"{(time.monotonic() - began) / len(asked):.1f} s a caption", file=sys.stderr)
         found = classify(models, [result.text for result in results])
         for (picture, tone), result, label in zip(asked, results, found, strict=True):

@@ -29,8 +29,9 @@ from fuseprompt.objective.objective import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.engine import minimize
-from fuseprompt.tasks.caption import WEIGHTS, CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import CaptionModels, load_models
+from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_STAMPS = 40
@@ -44,15 +45,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of fetch_data.py")
     parser.add_argument("--journal", type=Path, required=True, help="JSON lines, made or continued")
     parser.add_argument("--weight", type=float, default=WEIGHTS["image"], help="of the image term")
-    parser.add_argument("--steps", type=int, default=defaults.steps)
-    parser.add_argument("--ending-nats", type=float, default=defaults.method().ending_nats)
+    parser.add_argument("--steps", type=int, default=defaults.max_tokens)
+    parser.add_argument("--ending-nats", type=float, default=method_of(defaults).ending_nats)
     parser.add_argument("--part", default="1/1", help="i/n: this process's share")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--report", action="store_true", help="print the tables of a journal")
     args = parser.parse_args()
     journal = Journal(args.journal)
     if args.report:
-        report(journal, Rule(args.steps, args.ending_nats, defaults.method().max_end_nats))
+        report(journal, Rule(args.steps, args.ending_nats, method_of(defaults).max_end_nats))
         return
     torch.set_num_threads(args.threads)
     models = load_models(OFFLINE)
@@ -85,16 +86,16 @@ def language_model_alone(models: CaptionModels, steps: int, ending_nats: float) 
     """Return what the search says when pictures weigh nothing."""
     from PIL import Image
 
-    settings = CaptionSettings(weights={"image": 1e-9}, steps=steps)
+    settings = CaptionSettings(weights={"image": 1e-9}, max_tokens=steps)
     problem = Problem("alone", {"image": Image.new("RGB", (8, 8), "white")}, settings.prefix)
-    method = replace(settings.method(), ending_nats=ending_nats)
-    return minimize(settings.objective(models), method, problem)[0].text
+    method = replace(method_of(settings), ending_nats=ending_nats)
+    return minimize(objective_of(settings, models), method, problem)[0].text
 
 
 def judge(models: CaptionModels, image: Any, texts: dict[str, str]) -> dict[str, Any]:
     """Return text, fluency and image distance of given texts."""
     settings = CaptionSettings()
-    bound = settings.objective(models).bind([Problem("0", {"image": image}, settings.prefix)])
+    bound = objective_of(settings, models).bind([Problem("0", {"image": image}, settings.prefix)])
     exact = bound.evaluate(list(texts.values()), [0] * len(texts))
     return {
         name: {"text": text, **{k: round(v, 4) for k, v in one.terms.items()}}

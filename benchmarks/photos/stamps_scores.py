@@ -22,7 +22,7 @@ from fuseprompt.evaluation.metrics.base import Score, Scoring
 from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.score import score
 from fuseprompt.evaluation.report.table import markdown_table, show
-from fuseprompt.tasks.caption import PREFIX
+from fuseprompt.tasks.settings import PREFIX
 
 Row = Mapping[str, Any]
 

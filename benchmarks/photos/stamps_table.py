@@ -14,8 +14,9 @@ import json
 import random
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -27,12 +28,18 @@ from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.engine import minimize
-from fuseprompt.tasks.caption import CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
-from fuseprompt.tasks.transfers import transfer_named
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import CaptionModels, load_models
+from fuseprompt.tasks.settings import OFFLINE, CaptionSettings, Proposal
 
-#: Transfers that propose; "context-free" is what `--transfer best` means.
+#: Arms of the tables, as they were called when they were run; the sum can be run at 7e42810.
 ARMS = ("none", "context-free", "tproduct", "sum")
+#: What proposes in each arm that can be run today.
+PROPOSALS: Final[Mapping[str, Proposal]] = {
+    "none": "none",
+    "context-free": "word-table",
+    "tproduct": "fuse",
+}
 #: Texts without a search: the language model's own, and the image network's most probable class.
 BASELINES = ("alone", "class")
 SEARCH_WIDTH, BEAM_WIDTH = 32, 3
@@ -50,11 +57,11 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     journal = Journal(args.journal)
     models = load_models(OFFLINE)
-    objective = arm_settings("none").objective(models)
+    objective = objective_of(arm_settings("none"), models)
     alone: str | None = None
     for picture, truth in table_stamps(args.data)[: args.first]:
         image = open_on_white(args.data / picture)
-        for arm in ARMS:
+        for arm in PROPOSALS:
             if f"{arm} {picture}" not in journal:
                 row = search(objective, arm, picture, image)
                 journal.append(f"{arm} {picture}", {"picture": picture, "truth": truth, **row})
@@ -82,7 +89,7 @@ def table_stamps(data: Path) -> list[tuple[str, str]]:
 def arm_settings(arm: str) -> CaptionSettings:
     """Return the settings of an arm: those of captions, but a narrower search."""
     return CaptionSettings(
-        transfer=transfer_named(arm), beam_width=BEAM_WIDTH, search_width=SEARCH_WIDTH
+        proposal=PROPOSALS[arm], beam_width=BEAM_WIDTH, search_width=SEARCH_WIDTH
     )
 
 
@@ -91,7 +98,7 @@ def search(objective: Objective, arm: str, picture: str, image: Any) -> dict[str
     settings = arm_settings(arm)
     wall, cpu = time.monotonic(), time.process_time()
     (found,) = minimize(
-        objective, settings.method(), Problem(picture, {"image": image}, settings.prefix)
+        objective, method_of(settings), Problem(picture, {"image": image}, settings.prefix)
     )
     return {
         "arm": arm,
@@ -110,12 +117,12 @@ def language_model_alone(models: CaptionModels) -> str:
 
     settings = CaptionSettings(
         weights={"image": 1e-9},
-        transfer=transfer_named("none"),
+        proposal="none",
         beam_width=BEAM_WIDTH,
         search_width=SEARCH_WIDTH,
     )
     problem = Problem("alone", {"image": Image.new("RGB", (8, 8), "white")}, settings.prefix)
-    return minimize(settings.objective(models), settings.method(), problem)[0].text
+    return minimize(objective_of(settings, models), method_of(settings), problem)[0].text
 
 
 def top_class_text(image: Any) -> str:

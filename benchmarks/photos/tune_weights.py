@@ -27,8 +27,9 @@ from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.autodan import AutoDAN, AutoDANState
-from fuseprompt.tasks.caption import CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, CaptionModels, load_models
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import CaptionModels, load_models
+from fuseprompt.tasks.settings import OFFLINE, CaptionSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PICTURES = REPOSITORY / "training/tuning_pictures.txt"
@@ -118,8 +119,8 @@ def search(
     ending_nats: float = NEVER,
 ) -> list[dict[str, Any]]:
     """Search captions and return, for each picture, finished texts and open beams by step."""
-    settings = CaptionSettings(weights={"image": weight}, steps=steps)
-    chosen = settings.method()
+    settings = CaptionSettings(weights={"image": weight}, max_tokens=steps)
+    chosen = method_of(settings)
     method = AutoDAN(
         steps=steps,
         proposer=chosen.proposer,
@@ -128,7 +129,7 @@ def search(
         num_pooled=NUM_POOLED,
     )
     problems = [Problem(str(i), {"image": im}, settings.prefix) for i, im in enumerate(images)]
-    bound = settings.objective(models).bind(problems)
+    bound = objective_of(settings, models).bind(problems)
     state = method.init(bound)
     found: list[dict[str, Any]] = [{"ends": [], "open": []} for _ in images]
     seen: list[set[str]] = [set() for _ in images]

@@ -21,7 +21,7 @@ from fuseprompt.models.hub import load
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
-from fuseprompt.tasks.caption import PREFIX, WEIGHTS
+from fuseprompt.tasks.settings import PREFIX, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_PICTURES, NUM_SENTENCES, NUM_TONES, NUM_PILOT = 24, 8, 8, 8

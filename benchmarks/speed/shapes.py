@@ -24,7 +24,8 @@ from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText, Label
-from fuseprompt.tasks.models import OFFLINE, load_models
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.settings import OFFLINE
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.transfer.base import TokenScorer, Transfer
 from fuseprompt.transfer.word_table import TableScorer, WordTable, distinct_words

@@ -22,8 +22,9 @@ from PIL import Image, ImageOps
 
 from fuseprompt.objective.objective import Problem
 from fuseprompt.search.engine import minimize
-from fuseprompt.tasks.caption import CaptionSettings
-from fuseprompt.tasks.models import OFFLINE, load_models
+from fuseprompt.tasks.caption import method_of, objective_of
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.settings import OFFLINE, CaptionSettings
 
 PHOTOS = Path(__file__).resolve().parents[2] / "examples" / "photos"
 
@@ -74,19 +75,19 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="time the whole without profiler")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    settings = CaptionSettings(steps=args.steps)
-    objective = settings.objective(load_models(OFFLINE, with_sentiment=False))
+    settings = CaptionSettings(max_tokens=args.steps)
+    objective = objective_of(settings, load_models(OFFLINE, with_sentiment=False))
     problems = [
         Problem(str(i), {"image": image}, settings.prefix)
         for i, image in enumerate(pictures(args.problems))
     ]
     # What is made once for a process is made before.
-    minimize(objective, CaptionSettings(steps=1).method(), problems[:1])
+    minimize(objective, method_of(CaptionSettings(max_tokens=1)), problems[:1])
     profile = cProfile.Profile(time.process_time)
     started = time.process_time()
     if not args.plain:
         profile.enable()
-    minimize(objective, settings.method(), problems, group_size=len(problems))
+    minimize(objective, method_of(settings), problems, group_size=len(problems))
     if not args.plain:
         profile.disable()
     total = time.process_time() - started

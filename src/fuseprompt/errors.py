@@ -58,6 +58,10 @@ class ProblemError(FuseError, ValueError):
     """A problem lacks a target, or names one that no term knows."""
 
 
+class UsageError(ProblemError):
+    """Settings that cannot be right, whatever the inputs and models are."""
+
+
 class SearchError(FuseError):
     """A search cannot go on."""
 

@@ -10,15 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from fuseprompt.cli.doctor import PAPER_MODELS, doctor, examine
+from fuseprompt.cli.doctor import examine
+from fuseprompt.cli.main import main
 from fuseprompt.cli.prepare import prepare
 from fuseprompt.errors import PrepareError
 from fuseprompt.offline import convert, download
 from fuseprompt.offline.manifest import OFFLINE_IDS
 from fuseprompt.tasks import tables
+from fuseprompt.tasks.settings import PAPER
 from fuseprompt.tasks.tables import SECONDARIES
 from tests.evaluation.metrics.tools import fake_java
 from tests.offline.fake_build import fake_converters, no_download
+from tests.tiny import (
+    bert_tokenizer,
+    classifier_module,
+    clip_module,
+    clip_processor,
+    clip_tokenizer,
+    gpt2_module,
+    gpt2_tokenizer,
+    save_folder,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +49,7 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor() == 1
+    assert main(["doctor"]) == 1
     printed = capsys.readouterr()
     assert "offline:lm is not prepared on this machine" in printed.out
     assert "To mend it: fuseprompt prepare" in printed.out
@@ -46,7 +58,7 @@ def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str])
 
 def test_with_models_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(quiet=True)
-    assert doctor() == 0
+    assert main(["doctor"]) == 0
     assert "Everything that offline needs is here" in capsys.readouterr().out
 
 
@@ -54,30 +66,30 @@ def test_what_scoring_needs_is_told_and_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = fake_java(tmp_path, "", monkeypatch)
-    assert examine().metrics["java"] == str(java)
+    assert examine()["metrics"]["java"] == str(java)
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     report = examine()
-    assert report.metrics["java"].startswith("Java is not installed")
-    assert not any("Java" in remedy.problem for remedy in report.remedies)
+    assert report["metrics"]["java"].startswith("Java is not installed")
+    assert not any("Java" in remedy["problem"] for remedy in report["remedies"])
 
 
 def test_quiet_prints_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor(quiet=True) == 1
+    assert main(["doctor", "--quiet"]) == 1
     assert capsys.readouterr().out.startswith("offline:sentence is not prepared")
     prepare(quiet=True)
-    assert doctor(quiet=True) == 0
+    assert main(["doctor", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_json_is_one_object_with_every_model(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(quiet=True)
-    assert doctor(json=True) == 0
+    assert main(["doctor", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     report = json.loads(line)
     assert [state["id"] for state in report["offline"]] == list(OFFLINE_IDS)
     assert all(state["ready"] and state["size"] > 0 for state in report["offline"])
-    assert [state["id"] for state in report["paper"]] == list(PAPER_MODELS.values())
+    assert [state["id"] for state in report["paper"]] == list(vars(PAPER).values())
     assert report["configuration"] == "offline"
     assert report["remedies"] == []
     assert {"fuseprompt", "torch", "transformers"} <= set(report["versions"])
@@ -88,12 +100,14 @@ def test_word_tables_are_shown_and_never_in_the_way(
 ) -> None:
     prepare(quiet=True)
     names = [f"word table of offline:{name}" for name in SECONDARIES]
-    assert [(s.id, s.ready, s.size) for s in examine().word_tables] == [(n, True, 8) for n in names]
+    assert [(s["id"], s["ready"], s["size"]) for s in examine()["word_tables"]] == [
+        (n, True, 8) for n in names
+    ]
     monkeypatch.setattr("fuseprompt.cli.doctor.find_table", lambda secondary: None)
-    assert [(s.id, s.ready, s.size) for s in examine().word_tables] == [
+    assert [(s["id"], s["ready"], s["size"]) for s in examine()["word_tables"]] == [
         (n, False, 0) for n in names
     ]
-    assert doctor() == 0
+    assert main(["doctor"]) == 0
     assert "made by prepare" in capsys.readouterr().out
 
 
@@ -108,11 +122,11 @@ def test_prepare_makes_the_tables_that_are_missing(
 
     monkeypatch.setattr(tables, "find_table", lambda name: None if name == "sentiment" else name)
     monkeypatch.setattr(tables, "make", make)
-    assert prepare() == 0
+    prepare()
     assert made == ["sentiment"]
     told = capsys.readouterr().err
     assert "Making the word table of offline:sentiment (once, 10 entries)" in told
-    assert prepare(tables=("image-text",), quiet=True) == 0
+    prepare(secondaries=("image-text",), quiet=True)
     assert made == ["sentiment"]
 
 
@@ -130,11 +144,11 @@ def test_a_table_that_cannot_be_written_names_the_folder_to_change(
 
 def test_a_damaged_model_is_told_with_its_file() -> None:
     prepare(quiet=True)
-    weights = Path(examine().cache) / "offline-v1" / "lm" / "weights"
+    weights = Path(examine()["cache"]) / "offline-v1" / "lm" / "weights"
     weights.write_text("half a model")
-    (remedy,) = examine().remedies
-    assert remedy.problem.startswith("offline:lm is damaged")
-    assert str(weights) in remedy.problem
+    (remedy,) = examine()["remedies"]
+    assert remedy["problem"].startswith("offline:lm is damaged")
+    assert str(weights) in remedy["problem"]
 
 
 def test_the_papers_models_are_looked_for_in_the_cache_of_the_hub(
@@ -142,9 +156,9 @@ def test_the_papers_models_are_looked_for_in_the_cache_of_the_hub(
 ) -> None:
     monkeypatch.setenv("FUSEPROMPT_MODELS", "paper")
     report = examine()
-    assert report.configuration == "paper"
-    assert [remedy.command for remedy in report.remedies] == [
-        f"hf download {model_id}" for model_id in PAPER_MODELS.values()
+    assert report["configuration"] == "paper"
+    assert [remedy["command"] for remedy in report["remedies"]] == [
+        f"hf download {model_id}" for model_id in vars(PAPER).values()
     ]
     snapshot = tmp_path / "hub" / "models--gpt2-medium" / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
@@ -152,27 +166,27 @@ def test_the_papers_models_are_looked_for_in_the_cache_of_the_hub(
     references.mkdir()
     (references / "main").write_text("a" * 40)
     (snapshot / "config.json").write_text("{}")
-    assert not examine().paper[0].ready
+    assert not examine()["paper"][0]["ready"]
     (snapshot / "model.safetensors").write_bytes(b"1234")
-    assert examine().paper[0].ready
-    assert examine().paper[0].size == 6
+    assert examine()["paper"][0]["ready"]
+    assert examine()["paper"][0]["size"] == 6
 
 
 def test_a_wrong_configuration_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPROMPT_MODELS", "papr")
-    (remedy,) = examine().remedies
-    assert "'papr': expected offline, paper or a file" in remedy.problem
-    assert remedy.command == "unset FUSEPROMPT_MODELS"
+    (remedy,) = examine()["remedies"]
+    assert "'papr': expected offline, paper or a file" in remedy["problem"]
+    assert remedy["command"] == "unset FUSEPROMPT_MODELS"
 
 
 def test_prepare_prints_one_json_object_and_says_when_it_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert prepare(json=True, quiet=True) == 0
+    prepare(as_json=True, quiet=True)
     first = json.loads(capsys.readouterr().out)
     assert first["made"] == [name.removeprefix("offline:") for name in OFFLINE_IDS]
     assert first["bytes"] > 0
-    assert prepare() == 0
+    prepare()
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("Offline models ready: 0 MB in ")
@@ -194,3 +208,41 @@ def test_prepared_models_cost_neither_time_nor_torch() -> None:
     # 0.1 s on a free machine; the bound only catches an import of torch (seconds).
     assert time.perf_counter() - start < 2
     assert not {"torch", "transformers", "numpy"} & set(done.stdout.split())
+
+
+def test_it_tells_kind_labels_and_what_is_unusual(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(save_folder(tmp_path / "tones", classifier_module(), bert_tokenizer()))
+    assert main(["doctor", folder]) == 0
+    first, *notes = capsys.readouterr().out.splitlines()
+    assert main(["doctor", folder, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    labels = ", ".join(facts["labels"])
+    assert first.startswith(f"{folder}: classifier of {labels}, {facts['tokens']:,} ")
+    assert [line.strip() for line in notes] == facts["notes"]
+    assert any("blank" in note for note in notes)  # Word pieces have no leading blank.
+
+
+def test_one_json_line_per_model_and_a_fault_is_no_crash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = str(save_folder(tmp_path / "writer", gpt2_module(), gpt2_tokenizer()))
+    parts = (clip_module(), clip_tokenizer(), clip_processor())
+    seer = str(save_folder(tmp_path / "seer", *parts))
+    nothing = str(tmp_path / "nothing")
+    assert main(["doctor", "--json", writer, nothing, seer]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["kind"] for row in rows] == ["language model", "", "image-text model"]
+    assert [bool(row["error"]) for row in rows] == [False, True, False]
+
+
+def test_quiet_prints_only_the_models_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = str(save_folder(tmp_path / "writer", gpt2_module(), gpt2_tokenizer()))
+    nothing = str(tmp_path / "nothing")
+    assert main(["doctor", "--quiet", writer, nothing]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"{nothing}: cannot be used")
+    assert writer not in out

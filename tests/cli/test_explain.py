@@ -8,7 +8,7 @@ import pytest
 from fuseprompt.cli.main import main
 from tests.tasks.fixtures import save_models, save_pictures
 
-SMALL = ("--transfer", "none", "--transfer", "direct", "--likeliest", "20", "--search-width", "4")
+SMALL = ("--proposal", "none", "--proposal", "gradient", "--likeliest", "20", "--search-width", "4")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_json_is_one_line(models, tmp_path, capsys) -> None:
         (["missing.jpg", "--out", "p.html"], 1, "missing.jpg: no such file"),
         (["PHOTO", "--out", "no/such/p.html"], 1, "folder that exists"),
         (["PHOTO", "--out", "p.html", "--text", "a", "--step", "2"], 2, "give one of them"),
-        (["PHOTO", "--out", "p.html", "--transfer", "magic"], 2, "--transfer magic: expected"),
+        (["PHOTO", "--out", "p.html", "--proposal", "magic"], 2, "--proposal magic: expected"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(

@@ -7,11 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fuseprompt.cli.fit import _read_words, fit
-from fuseprompt.errors import FuseError
+from fuseprompt.cli.fit import _read_words
+from fuseprompt.cli.main import main
 from fuseprompt.models import hub
 from fuseprompt.transfer.table import JacobianTable, fingerprint_models
 from tests.transfer.tiny import made_up_words, tiny_pair
+
+
+def fit(*options: object, out: object) -> int:
+    """Run the command with the models "a" and "b"."""
+    given = ["--primary", "a", "--secondary", "b", "--out", str(out)]
+    return main(["fit", *given, *map(str, options)])
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def words(tmp_path):
 
 
 def test_json_has_one_line_per_case(models, words, tmp_path, capsys):
-    assert fit("a", "b", out=tmp_path / "out", words=words, json=True) == 0
+    assert fit("--words", words, "--json", out=tmp_path / "out") == 0
     output = capsys.readouterr()
     lines = [json.loads(line) for line in output.out.splitlines()]
     assert {"primary_tokens", "secondary_tokens", "words", "r2", "cosine", "seconds"} <= set(
@@ -44,28 +50,33 @@ def test_json_has_one_line_per_case(models, words, tmp_path, capsys):
 
 
 def test_readable_table_and_weights(models, words, tmp_path, capsys):
-    assert fit("a", "b", out=tmp_path / "one", words=words, by_pairs=False) == 0
+    assert fit("--words", words, "--by-length", out=tmp_path / "one") == 0
     output = capsys.readouterr()
     assert "* -> 2" in output.out
     assert "words left out: more tokens than max_tokens" in output.out
     assert f"Written to {tmp_path / 'one'}" in output.err
-    fit("a", "b", out=tmp_path / "two", words=words, by_pairs=False, frequency_weights=True)
+    options = ("--words", words, "--by-length", "--frequency-weights")
+    fit(*options, out=tmp_path / "two")
     hashes = [
         json.loads((tmp_path / n / "table.json").read_text())["content"] for n in ("one", "two")
     ]
     assert hashes[0] != hashes[1]
-    fit("a", "b", out=tmp_path / "two", words=words, quiet=True)
+    fit("--words", words, "--quiet", out=tmp_path / "two")
 
 
-def test_bad_input_is_named(models, words, tmp_path):
-    with pytest.raises(FuseError, match="both --words and --corpus"):
-        fit("a", "b", out=tmp_path, words=words, corpus="wikitext")
-    with pytest.raises(FuseError, match=r"missing\.txt cannot be read"):
-        fit("a", "b", out=tmp_path, words=tmp_path / "missing.txt")
+def test_bad_input_is_named(models, words, tmp_path, capsys):
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FuseError, match="cannot be read as text"):
-        fit("a", "b", out=tmp_path, words=binary)
+    for options, code, message in (
+        (("--words", words, "--corpus", "wikitext"), 2, "--words and --corpus: give one of them"),
+        (("--words", tmp_path / "missing.txt"), 1, "missing.txt cannot be read"),
+        (("--words", binary), 1, "cannot be read as text"),
+        (("--corpus", "wiki"), 2, "--corpus wiki: expected one of wikitext."),
+    ):
+        assert fit(*options, out=tmp_path) == code
+        assert message in capsys.readouterr().err
+    assert main(["fit", "--primary", "a", "--secondary", "b"]) == 2
+    assert "--out is required" in capsys.readouterr().err
 
 
 CONFIG = "wikitext-103-raw-v1"
@@ -85,11 +96,11 @@ def test_a_corpus_is_read_word_by_word(models, tmp_path, monkeypatch):
     parquet.write_table(arrow.table({"text": lines}), folder / CONFIG / "train-0.parquet")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    counts = _read_words(None, "wikitext")
+    counts = _read_words(SimpleNamespace(words=None, corpus="wikitext"))
     assert counts == {"=": 2.0, "Title": 1.0, **dict.fromkeys(listed, 1.0)} | dict.fromkeys(
         listed[:50], 2.0
     )
-    assert fit("a", "b", out=tmp_path / "out", corpus="wikitext", quiet=True) == 0
+    assert fit("--corpus", "wikitext", "--quiet", out=tmp_path / "out") == 0
 
 
 def test_a_corpus_is_asked_for_by_its_name_on_the_hub(models, tmp_path, monkeypatch):
@@ -100,20 +111,12 @@ def test_a_corpus_is_asked_for_by_its_name_on_the_hub(models, tmp_path, monkeypa
         return [{"text": " ".join(made_up_words(900))}, {"text": ""}]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    assert fit("a", "b", out=tmp_path / "out", corpus="wikitext", quiet=True) == 0
+    assert fit("--corpus", "wikitext", "--quiet", out=tmp_path / "out") == 0
     assert asked == [(("Salesforce/wikitext", CONFIG), {"split": "train"})]
     assert (tmp_path / "out" / "table.json").is_file()
 
 
-def test_a_corpus_without_the_package_is_refused(models, tmp_path, monkeypatch):
+def test_a_corpus_without_the_package_is_refused(models, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(FuseError, match="needs the package datasets: pip install datasets"):
-        fit("a", "b", out=tmp_path / "out", corpus="wikitext")
-
-
-def test_low_rank_shows_what_it_loses(models, words, tmp_path, capsys):
-    assert fit("a", "b", out=tmp_path / "low", words=words, by_pairs=False, rank=1) == 0
-    head, first = capsys.readouterr().out.splitlines()[:2]
-    assert head.endswith("R2 at full rank")
-    *_, r2, _cosine, _seconds, full = first.split()
-    assert float(r2) != float(full)
+    assert fit("--corpus", "wikitext", out=tmp_path / "out") == 1
+    assert "needs the package datasets: pip install datasets" in capsys.readouterr().err

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from fuseprompt.cli import evaluate
 from fuseprompt.cli.main import main
-from fuseprompt.cli.parser_reproduce import EXPERIMENTS
-from fuseprompt.cli.parser_runs import evaluate_parser
+from fuseprompt.cli.options import read_values
 from fuseprompt.evaluation.datasets import SOURCES
 from fuseprompt.evaluation.report.table import published_rows
 from fuseprompt.evaluation.reproduce import read_experiment
 from fuseprompt.evaluation.runs.folder import read_run
-from fuseprompt.tasks.models import PAPER, model_ids
+from fuseprompt.tasks.settings import PAPER, SearchSettings, model_ids
 from tests.evaluation.datasets.fixtures import write_karpathy, write_nocaps, write_senticap
 from tests.evaluation.runs.fakes import inline_workers
 from tests.tasks.fixtures import save_models
@@ -26,22 +26,21 @@ CASES = {
         [("7", "negative"), ("7", "positive"), ("12", "negative"), ("12", "positive")],
     ),
 }
-SMALL = ("--steps", "2", "--beam-width", "2", "--search-width", "4", "--threads", "1")
+SMALL = ("--max-tokens", "2", "--beam-width", "2", "--search-width", "4", "--threads", "1")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_file_holds_what_the_paper_states_as_options_of_evaluate(name) -> None:
-    settings = read_experiment(name)
-    parsed = evaluate_parser().parse_object(settings)
-    assert model_ids(parsed.models) == PAPER
-    assert (parsed.beam_width, parsed.search_width, parsed.prefix) == (5, 512, "An image of")
-    assert parsed.group_size == 64
-    assert (parsed.transfer, parsed.dataset) == ("tproduct", CASES[name][0])
-    assert parsed.split in SOURCES[parsed.dataset].splits
+    read = read_values(read_experiment(name), evaluate.Options)
+    assert model_ids(read["models"]) == PAPER
+    assert (read["beam_width"], read["search_width"], read["prefix"]) == (5, 512, "An image of")
+    assert read["group_size"] == 64
+    assert (read["proposal"], read["dataset"]) == ("fuse", CASES[name][0])
+    assert read["split"] in SOURCES[read["dataset"]].splits
     # The report has the paper's row for it.
-    tones = ("positive", "negative") if parsed.sentiment == "both" else ("",)
+    tones = ("positive", "negative") if read.get("sentiment") == "both" else ("",)
     for tone in tones:
-        assert published_rows(parsed.dataset, parsed.split, tone)[0].name == "FUSE"
+        assert published_rows(read["dataset"], read["split"], tone)[0].name == "FUSE"
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +57,10 @@ def small_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process."""
-    monkeypatch.setattr("fuseprompt.cli.evaluate.local_workers", inline_workers)
+    monkeypatch.setattr("fuseprompt.evaluation.runs.workers.local_workers", inline_workers)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", CASES)
 def test_an_experiment_runs_from_data_to_report(
     name, inline, small_cache, tiny, tmp_path, capsys
 ) -> None:
@@ -88,37 +87,43 @@ def test_an_experiment_runs_from_data_to_report(
 
 def test_options_that_are_not_given_leave_the_papers_settings_alone(monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr("fuseprompt.cli.reproduce.evaluate_dataset", lambda a: asked.append(a) or 0)
+    monkeypatch.setattr(evaluate, "run", lambda options: asked.append(options) or 0)
     assert main(["reproduce", "coco", "--root", "data", "--out", "run", "--limit", "5"]) == 0
-    (args,) = asked
-    for name, value in read_experiment("coco").items():
-        assert args[name] == value
-    assert (args.root, args.out, args.limit, args.resume) == ("data", "run", 5, False)
+    (options,) = asked
+    run = options.run
+    assert (options.dataset, run.split, run.models.models) == ("karpathy", "test", "paper")
+    assert run.settings == SearchSettings(
+        weights={"image": 22.0},
+        proposal="fuse",
+        max_tokens=16,
+        beam_width=5,
+        search_width=512,
+        group_size=64,
+    )
+    assert (run.root, run.out, run.limit, run.resume) == (Path("data"), Path("run"), 5, False)
 
 
 def test_a_group_size_is_not_the_papers_and_can_be_replaced(monkeypatch, capsys) -> None:
     asked = []
-    monkeypatch.setattr("fuseprompt.cli.reproduce.evaluate_dataset", lambda a: asked.append(a) or 0)
+    monkeypatch.setattr(evaluate, "run", lambda options: asked.append(options) or 0)
     where = ["reproduce", "coco", "--root", "data", "--out", "run"]
     assert main([*where, "--group-size", "4"]) == 0
-    assert asked[0].group_size == 4
+    assert asked[0].run.settings.group_size == 4
     assert capsys.readouterr().err == ""
 
 
 def test_an_unknown_experiment_is_a_usage_error(capsys) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["reproduce", "flickr", "--root", "data", "--out", "run"])
-    assert stop.value.code == 2
+    assert main(["reproduce", "flickr", "--root", "data", "--out", "run"]) == 2
     assert "coco" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.offline
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", CASES)
 def test_an_experiment_runs_with_the_offline_models(name, inline, tmp_path) -> None:
     _, write, keys = CASES[name]
     root, out = write(tmp_path / "data"), tmp_path / "run"
-    small = ("--steps", "4", "--beam-width", "2", "--search-width", "16", "--threads", "1")
+    small = ("--max-tokens", "4", "--beam-width", "2", "--search-width", "16", "--threads", "1")
     where = ("--root", str(root), "--out", str(out))
     assert main(["reproduce", name, *where, "--models", "offline", *small, "--quiet"]) == 0
     run = read_run(out)

@@ -17,7 +17,8 @@ from fuseprompt.evaluation.explain import (
 )
 from fuseprompt.evaluation.explain_page import render, show_token
 from fuseprompt.objective.objective import Problem
-from fuseprompt.tasks.caption import CaptionSettings
+from fuseprompt.tasks.caption import objective_of
+from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.transfer.base import Slots
 from fuseprompt.transfer.controls import NoTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
@@ -33,7 +34,7 @@ def found() -> Explanation:
 
 
 def test_losses_are_those_of_the_whole_text(found) -> None:
-    objective = CaptionSettings().objective(tiny_models())
+    objective = objective_of(CaptionSettings(), tiny_models())
     bound = objective.bind([Problem("0", {"image": PHOTO}, "An image of")])
     texts = [found.text + token.text for token in found.tokens]
     for token, exact in zip(found.tokens, bound.evaluate(texts, [0] * len(texts)), strict=True):
@@ -100,7 +101,7 @@ def test_an_oracle_finds_all_and_correlates() -> None:
 
 def test_a_step_of_the_search_is_reached() -> None:
     settings = ExplainSettings(step=2, search_width=4, num_likeliest=10)
-    caption = CaptionSettings(beam_width=2, search_width=4, transfer=NoTransfer())
+    caption = CaptionSettings(beam_width=2, search_width=4, proposal="none")
     found = explain(PHOTO, [NoTransfer()], tiny_models(), settings=settings, caption=caption)
     assert found.text.startswith("An image of")
     assert found.text != "An image of"

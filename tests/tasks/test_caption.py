@@ -9,15 +9,16 @@ import pytest
 from fuseprompt.errors import MissingModelError, ProblemError
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.search.engine import Progress
-from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, Failure, caption, expand
+from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.tasks.caption import Caption, Failure, caption, expand, method_of, objective_of
+from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.controls import RandomTransfer
-from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tasks.fixtures import save_pictures, tiny_models
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
 
-SMALL = CaptionSettings(transfer=RetokenizedTransfer(), steps=2, beam_width=2, search_width=4)
+SMALL = CaptionSettings(proposal="gradient", max_tokens=2, beam_width=2, search_width=4)
 
 
 def test_one_caption_per_image_in_order(tmp_path: Path) -> None:
@@ -77,13 +78,16 @@ def test_noise_depends_on_seed_name_and_tone_and_not_on_place_or_folder(tmp_path
     (tmp_path / "moved").mkdir()
     names = [tmp_path / "moved" / f"{name}.png" for name in "bxyz"]
     moved = [shutil.copy(files[1], name) for name in names]
-    plain = replace(SMALL, transfer=RandomTransfer(scale=50.0), weights={"fluency": 0.0})
+    plain = replace(SMALL, weights={"fluency": 0.0})
+    method = replace(
+        method_of(SMALL), proposer=TransferProposer(RandomTransfer(scale=50.0), search_width=4)
+    )
     toned = replace(plain, sentiment="neutral", weights={"sentiment": 1e-9})
-    objectives = {s.sentiment is None: s.objective(tiny_models()) for s in (plain, toned)}
+    objectives = {s.sentiment is None: objective_of(s, tiny_models()) for s in (plain, toned)}
 
     def text(settings: CaptionSettings, *files: str) -> str:
         objective = objectives[settings.sentiment is None]
-        *_, last = caption(files, settings, objective=objective)
+        *_, last = caption(files, settings, objective=objective, method=method)
         assert isinstance(last, Caption)
         return last.text
 
@@ -107,9 +111,11 @@ def test_the_same_image_twice_gets_the_same_caption_twice(tmp_path: Path) -> Non
 
 def test_several_captions_come_best_first(tmp_path: Path) -> None:
     (file,) = save_pictures(tmp_path, "a.png")
-    method = replace(SMALL, num_captions=3, steps=4).method()
+    method = method_of(replace(SMALL, num_captions=3, max_tokens=4))
     assert method.num_pooled == 10
-    captions = list(caption(file, replace(SMALL, num_captions=3, steps=4), models=tiny_models()))
+    captions = list(
+        caption(file, replace(SMALL, num_captions=3, max_tokens=4), models=tiny_models())
+    )
     assert [c.rank for c in captions if isinstance(c, Caption)] == list(range(1, len(captions) + 1))
     losses = [c.result.loss for c in captions if isinstance(c, Caption)]
     assert losses == sorted(losses)
@@ -129,10 +135,10 @@ def test_a_sentiment_is_a_third_term(tmp_path: Path) -> None:
 
 def test_settings_that_fit_no_term_are_refused_at_once(tmp_path: Path) -> None:
     (file,) = save_pictures(tmp_path, "a.png")
-    with pytest.raises(ProblemError, match=r"\['imgae'\].*\['fluency', 'image'\]"):
-        caption(file, replace(SMALL, weights={"imgae": 1.0}), models=tiny_models())
-    with pytest.raises(ProblemError, match=r"\['sentiment'\]"):
-        caption(file, replace(SMALL, weights={"sentiment": 1.0}), models=tiny_models())
+    with pytest.raises(ProblemError, match=r"'imgae'.*\['fluency', 'image'\]"):
+        CaptionSettings(weights={"imgae": 1.0})
+    with pytest.raises(ProblemError, match="no sentiment without"):
+        CaptionSettings(weights={"sentiment": 1.0})
     without = replace(tiny_models(), sentiment=None)
     with pytest.raises(ProblemError, match="no sentiment model"):
         caption(file, replace(SMALL, sentiment="positive"), models=without)
@@ -172,7 +178,9 @@ def test_without_offline_models_it_names_the_command(
 
 @pytest.mark.offline
 def test_the_offline_models_name_the_cat() -> None:
-    (one,) = caption(PHOTOS / "cat.jpg", CaptionSettings(steps=6, beam_width=2, search_width=32))
+    (one,) = caption(
+        PHOTOS / "cat.jpg", CaptionSettings(max_tokens=6, beam_width=2, search_width=32)
+    )
     assert isinstance(one, Caption)
     assert any(w in one.caption.lower() for w in ("cat", "kitten"))
     assert one.result.finished

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import MissingModelError, ModelError
-from fuseprompt.tasks.models import OFFLINE, PAPER, ModelIds, load_models, model_ids
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.settings import OFFLINE, PAPER, ModelIds, model_ids
 from tests.tasks.fixtures import save_models
 
 

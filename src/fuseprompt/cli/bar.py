@@ -1,125 +1,109 @@
-"""Progress with an estimate of the time left, on stderr, while a person is looking.
+"""Progress on stderr, while a person is looking: one line, and all that is printed around it.
 
-It prints results around the bar too, so that the two never mix. It knows no command.
+It knows no command. Its `show` is the one callback for progress (`OnProgress`).
 """
 
+import shutil
 import sys
-from collections.abc import Iterable
+import time
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+if TYPE_CHECKING:
+    from fuseprompt.search.engine import Progress
 
-# Named again for the commands: it belongs to a bar that nothing else writes into it.
-from fuseprompt.models.hub import silence_libraries as silence_libraries
-from fuseprompt.search.engine import Progress as SearchProgress
+_CLEAR = "\r\x1b[2K"
 
 
 class Bar(AbstractContextManager["Bar"]):
-    """Two lines: images done, and the work on the current ones.
+    """A line with what is done, the work on the current item, and the time left.
 
     Args:
-        num_images: Images in all.
-        quiet: Say nothing but results and errors.
-        what: What is counted, if not images.
+        total: Items in all; 0 if they are not counted.
+        what: What is counted.
+        quiet: Print results and errors only.
     """
 
-    def __init__(self, num_images: int, *, quiet: bool, what: str = "images") -> None:
-        console = Console(stderr=True)
-        self._shown = console.is_terminal and not quiet
-        self._progress = _HidingProgress(
-            # Texts are no markup: a caption may hold square brackets.
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not self._shown,
-            transient=True,
-        )
-        self._images = self._progress.add_task(what, total=num_images)
-        self._work = self._progress.add_task("loading models", total=None)
-        self._told: set[str] = set()
-        self._quiet = quiet
+    def __init__(self, total: int = 0, what: str = "images", *, quiet: bool = False) -> None:
+        self._total, self._what, self._quiet = total, what, quiet
+        self._done = 0
+        self._work: tuple[str, int, int] = ("", 0, 0)
+        self._announced: set[str] = set()
+        self._started = time.monotonic()
+        self.is_shown = sys.stderr.isatty() and not quiet
 
     def __enter__(self) -> "Bar":
         """Show the bar."""
-        self._start()
+        self._draw()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the bar away."""
-        self._stop()
+        self._clear()
+        self.is_shown = False
 
-    def on_step(self, step: SearchProgress) -> None:
-        """Show the step of the search and the best text so far."""
-        text = step.texts[0][-50:] if step.texts else ""
-        self._progress.update(
-            self._work, total=step.steps, completed=step.step, description=text, refresh=True
-        )
+    def on_step(self, step: "Progress") -> None:
+        """Show the step of a search and the best text so far."""
+        self.show(step.texts[0][-50:] if step.texts else "", step.step, step.steps)
 
-    def on_making(self, what: str, done: int, total: int) -> None:
-        """Show how far a table is that is made once and kept."""
-        if what not in self._told and not self._quiet:
-            self._told.add(what)
-            self.tell(f"Making the {what} (once, {total:,} entries) ...")
-        self._progress.update(self._work, total=total, completed=done, description=what)
+    def make(self, what: str, done: int, total: int) -> None:
+        """Show how far something is that is made once and kept; it is announced first."""
+        if what not in self._announced:
+            self._announced.add(what)
+            self.remark(f"Making the {what} (once, {total:,} entries) ...")
+        self.show(what, done, total)
 
-    def count_image(self) -> None:
-        """Count an image, or whatever is counted, as done."""
-        self._progress.advance(self._images)
+    def show(self, what: str, done: int, total: int) -> None:
+        """Show the current work, and how far it is, if there is a total."""
+        self._work = (what, done, total)
+        self._draw()
 
-    def show(self, done: int, total: int, text: str) -> None:
-        """Show how many of all are done, and a remark about the work.
+    def advance(self) -> None:
+        """Count an item as done."""
+        self._done += 1
+        self._draw()
 
-        Args:
-            done: How many are done.
-            total: How many there are.
-            text: The remark, such as the pace.
-        """
-        self._progress.update(self._images, completed=done, total=total)
-        self._progress.update(self._work, description=text, refresh=True)
+    def remark(self, text: str) -> None:
+        """Print a line on stderr, unless quiet."""
+        if not self._quiet:
+            self.tell(text)
 
     def tell(self, text: str) -> None:
-        """Print a line on stderr, the bar staying below."""
-        self._print(text, file_is_stderr=True)
+        """Print a line on stderr."""
+        self._clear()
+        print(text, file=sys.stderr, flush=True)
+        self._draw()
 
     def say(self, text: str) -> None:
-        """Print a result on stdout, the bar staying below."""
-        self._print(text, file_is_stderr=False)
+        """Print a result on stdout."""
+        self._clear()
+        print(text, flush=True)
+        self._draw()
 
-    def _print(self, text: str, *, file_is_stderr: bool) -> None:
-        self._stop()
-        print(text, file=sys.stderr if file_is_stderr else sys.stdout, flush=True)
-        self._start()
+    def _clear(self) -> None:
+        if self.is_shown:
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
 
-    def _start(self) -> None:
-        if self._shown:
-            self._progress.is_hidden = False
-            self._progress.start()
+    def _draw(self) -> None:
+        if not self.is_shown:
+            return
+        what, done, total = self._work
+        parts = [f"{self._what} {self._done}/{self._total}"] if self._total else []
+        if what:
+            parts.append(f"{what} {done:,}/{total:,}" if total else what)
+        done, total = (self._done, self._total) if self._done else (done, total)
+        if 0 < done < total:
+            left = (time.monotonic() - self._started) / done * (total - done)
+            parts.append(f"{describe_seconds(left)} left")
+        line = " | ".join(parts)[: shutil.get_terminal_size().columns - 1]
+        print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
 
-    def _stop(self) -> None:
-        if self._shown:
-            self._progress.is_hidden = True
-            self._progress.stop()
 
-
-class _HidingProgress(Progress):
-    """A progress that can be stopped and started again.
-
-    When it starts again it clears as many lines as it drew last, above the cursor: drawing one
-    empty line before a stop keeps it from clearing what was printed since.
-    """
-
-    is_hidden = False
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what is drawn."""
-        return [Text("")] if self.is_hidden else super().get_renderables()
+def describe_seconds(seconds: float) -> str:
+    """Return a time as a person says it, such as "3 h 05 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60:,} h {minutes % 60:02} min"

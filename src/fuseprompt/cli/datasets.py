@@ -3,65 +3,78 @@
 Nothing is downloaded. The readers are in `fuseprompt.evaluation.datasets`, to be read next.
 """
 
-import json as json_format
+import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.parser_base import UsageError
-from fuseprompt.evaluation.datasets import NAMES, Source, find_source
-from fuseprompt.evaluation.datasets.check import Check, check_dataset
+from fuseprompt.cli.options import Output
+from fuseprompt.errors import UsageError
+from fuseprompt.tasks.settings import Folder, Name
+
+if TYPE_CHECKING:
+    from fuseprompt.evaluation.datasets import Source
+    from fuseprompt.evaluation.datasets.check import Check
 
 
-def datasets(
-    name: str | None = None,
-    *,
-    root: Path | None = None,
-    split: str | None = None,
-    sentiment: str | None = None,
-    quiet: bool = False,
-    json: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class Options:
+    """Print what captioning datasets need and where people get them; with --root, check one.
+
+    Attributes:
+        name: Dataset, such as coco; all by default.
+        root: Look whether the dataset is complete in this folder.
+        split: Split to check; the first listed by default.
+        sentiment: Sentiment to check, where there are any; all by default.
+    """
+
+    output: Output
+    name: str | None = field(default=None, metadata={"argument": "NAME"})
+    root: Folder | None = None
+    split: Name | None = None
+    sentiment: Name | None = None
+
+
+def run(options: Options) -> int:
     """List the datasets, or check the folder of one.
 
     Args:
-        name: The dataset; all of them if None.
-        root: Folder (or annotation file) to check; nothing is checked if None.
-        split: Split to check; the dataset's default if None.
-        sentiment: Sentiment to check; all if None.
-        quiet: Print only the names, or only what is not as it should be.
-        json: Print a JSON line for each dataset, or one for the check.
+        options: The options.
 
     Returns:
-        Exit code: 0, or 1 if images are missing or something differs from what was published.
+        0, or 1 if images are missing or something differs from what was published.
 
     Raises:
         UsageError: If options make no sense together.
     """
+    from fuseprompt.evaluation.datasets import NAMES, find_source
+    from fuseprompt.evaluation.datasets.check import check_dataset
+
+    name, root, output = options.name, options.root, options.output
     if root is None:
-        if split is not None or sentiment is not None:
+        if options.split is not None or options.sentiment is not None:
             raise UsageError("--split and --sentiment choose what to check: give --root DIR, too.")
         for each in NAMES if name is None else (name,):
             source = find_source(each)
-            if json:
-                print(json_format.dumps(_as_json(each, source)))
-            elif quiet:
+            if output.json:
+                print(json.dumps(_as_json(each, source)))
+            elif output.quiet:
                 print(each)
             else:
                 _print_source(each, source)
         return 0
     if name is None:
         raise UsageError(f"--root: of which dataset? Name one of {', '.join(NAMES)}.")
-    check = check_dataset(name, root, split=split, sentiment=sentiment)
-    if json:
-        print(json_format.dumps({**asdict(check), "complete": check.is_complete}))
+    check = check_dataset(name, root, split=options.split, sentiment=options.sentiment)
+    if output.json:
+        print(json.dumps({**asdict(check), "complete": check.is_complete}))
     else:
-        _print_check(check, root, quiet=quiet)
+        _print_check(check, root, quiet=output.quiet)
     return 0 if check.is_complete else 1
 
 
-def _print_source(name: str, source: Source) -> None:
+def _print_source(name: str, source: "Source") -> None:
     print(f"{name}: {source.title}")
     rows = {
         "splits": [_splits(source)],
@@ -78,7 +91,7 @@ def _print_source(name: str, source: Source) -> None:
     print()
 
 
-def _splits(source: Source) -> str:
+def _splits(source: "Source") -> str:
     """Return the splits in words, with the published counts of images."""
     words = [
         f"{split} ({source.counts[split].images:,} images)" if split in source.counts else split
@@ -87,7 +100,7 @@ def _splits(source: Source) -> str:
     return ", ".join(words)
 
 
-def _print_check(check: Check, root: Path, *, quiet: bool) -> None:
+def _print_check(check: "Check", root: Path, *, quiet: bool) -> None:
     if not quiet:
         sentiments, domains = _counted(check.by_sentiment), _counted(check.by_domain)
         print(f"{check.dataset}, split {check.split}, in {root}")
@@ -111,6 +124,6 @@ def _counted(counts: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})"
 
 
-def _as_json(name: str, source: Source) -> dict[str, Any]:
+def _as_json(name: str, source: "Source") -> dict[str, Any]:
     """Return all that is known of a dataset as plain JSON values."""
     return {"dataset": name, **asdict(source)}

@@ -10,34 +10,35 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fuseprompt.cli.bar import Bar, silence_libraries
-from fuseprompt.cli.caption import (
-    describe_models,
-    read_temperature,
-    read_weights,
-    search_size,
-)
-from fuseprompt.cli.parser_base import UsageError
-from fuseprompt.cli.score import print_scores
+from fuseprompt.cli.bar import Bar, describe_seconds
+from fuseprompt.cli.caption import describe_models, preset
+from fuseprompt.cli.options import Output
 from fuseprompt.errors import MetricError
-from fuseprompt.evaluation.datasets import Dataset, read_dataset
-from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, library_folder
-from fuseprompt.evaluation.runs.conclude import conclude
-from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
-from fuseprompt.evaluation.runs.folder import JOURNAL, Run, has_settings, read_settings, write_text
-from fuseprompt.evaluation.runs.journal import newest, read_journal
-from fuseprompt.evaluation.runs.merge import compare
-from fuseprompt.evaluation.runs.plan import read_shard
-from fuseprompt.evaluation.runs.searcher import MakeCaptioner, settings_of
-from fuseprompt.evaluation.runs.workers import StartWorker, local_workers
-from fuseprompt.models.hub import pick_device
-from fuseprompt.tasks.caption import CaptionSettings
-from fuseprompt.tasks.models import model_ids
-from fuseprompt.tasks.transfers import transfer_named
+from fuseprompt.tasks.settings import (
+    File,
+    Folder,
+    Kind,
+    ModelSettings,
+    Name,
+    NaturalInt,
+    PositiveFloat,
+    PositiveInt,
+    SearchSettings,
+    model_ids,
+)
+
+if TYPE_CHECKING:
+    from fuseprompt.evaluation.datasets import Dataset
+    from fuseprompt.evaluation.runs.evaluate import Status
+    from fuseprompt.evaluation.runs.folder import Run
+    from fuseprompt.evaluation.runs.searcher import MakeCaptioner
+    from fuseprompt.evaluation.runs.workers import StartWorker
+
+__all__ = ["Options", "RunOptions", "ScoringOptions", "preset", "print_run", "run"]
 
 #: Seconds between two lines about progress where nobody is looking at a terminal.
 LINE_SECONDS: Final = 60.0
@@ -46,71 +47,155 @@ LINE_SECONDS: Final = 60.0
 ALONE: Final = "alone"
 
 
-def evaluate_dataset(args: Any) -> int:
+@dataclass(frozen=True)
+class ScoringOptions:
+    """How captions are scored.
+
+    Attributes:
+        spice_folder: Stanford CoreNLP 3.6.0, for SPICE.
+        no_score: Write captions and report, compute no scores.
+    """
+
+    spice_folder: Folder | None = None
+    no_score: bool = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run over a dataset.
+
+    Attributes:
+        root: Folder of the dataset.
+        out: Folder to write to.
+        resume: Go on with the run in the folder, if there is one.
+        split: Split; the dataset's first by default.
+        sentiment: Sentiment, such as positive, or both.
+        limit: Only the first images.
+        shard: Work on a part, in a folder of its own; auto asks SLURM or torchrun.
+        executor: Workers are processes, or of a Ray cluster.
+        workers: Workers; one per GPU by default, one on a CPU.
+        threads: CPU threads per worker, a setting of the run; cores / workers by default.
+        gpus_per_worker: With Ray, share of a GPU for each worker, such as 0.5.
+        max_failures: Failed images after which the run ends.
+        hours: End after so long; --resume goes on.
+        group_timeout: Seconds after which the worker of a group is taken to hang and is replaced.
+        check_grouping: Caption every image once more by itself, and count the captions that differ.
+        config: YAML file with any of these options.
+    """
+
+    root: Folder
+    out: Folder
+    settings: SearchSettings
+    models: ModelSettings
+    scoring: ScoringOptions
+    output: Output
+    resume: bool = False
+    split: Name | None = None
+    sentiment: Annotated[str, Kind("LABEL")] | None = None
+    limit: PositiveInt | None = None
+    shard: Annotated[str, Kind("I/N")] = "1/1"
+    executor: Literal["local", "ray"] = "local"
+    workers: PositiveInt | None = None
+    threads: PositiveInt | None = None
+    gpus_per_worker: PositiveFloat = 1.0
+    max_failures: NaturalInt = 100
+    hours: PositiveFloat | None = None
+    group_timeout: PositiveFloat | None = None
+    check_grouping: bool = False
+    config: File | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """Caption a dataset into a folder, score it and write a report; --resume goes on with it.
+
+    Attributes:
+        dataset: Dataset: coco, karpathy, nocaps, senticap, flickr30k, flickrstyle10k or folder.
+    """
+
+    dataset: str = field(metadata={"argument": "DATASET"})
+    run: RunOptions
+
+
+def run(options: Options) -> int:
     """Caption a dataset.
 
     Args:
-        args: Parsed options (`fuseprompt.cli.parser_runs`).
+        options: The options.
 
     Returns:
-        Exit code: 0 if every image has a caption, else 1.
-
-    Raises:
-        UsageError: If an option is missing or malformed.
-        FuseError: If the dataset, the models or the folder cannot be used.
+        0 if every image has a caption, else 1.
     """
-    name_of_dataset = args.get("dataset")
-    for name, value in (("DATASET", name_of_dataset), ("--root", args.root), ("--out", args.out)):
-        if not value:
-            raise UsageError(f"{name} is required, as an argument or in the file of --config.")
-    if args.executor == "ray":
+    from fuseprompt.evaluation.datasets import read_dataset
+    from fuseprompt.evaluation.runs.conclude import conclude
+    from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+    from fuseprompt.evaluation.runs.folder import write_text
+    from fuseprompt.evaluation.runs.merge import compare
+    from fuseprompt.evaluation.runs.plan import read_shard
+    from fuseprompt.evaluation.runs.searcher import settings_of
+    from fuseprompt.models.hub import silence_libraries
+
+    chosen = options.run
+    if chosen.executor == "ray":
         from fuseprompt.evaluation.runs.ray_workers import check_ray
 
         check_ray()
-    told = _Teller(quiet=args.quiet)
     dataset = read_dataset(
-        name_of_dataset, Path(args.root), split=args.split, sentiment=args.sentiment
+        options.dataset, chosen.root, split=chosen.split, sentiment=chosen.sentiment
     )
-    for note in dataset.notes:
-        told.note(note)
-    make, num_workers = _workers(args, dataset)
-    plan = _plan(args, num_workers)
-    settings = settings_of(make, dataset)
-    if not args.quiet:
-        ids = make.ids
-        print(describe_models(args.models, ids, any(make.sentiments)), file=sys.stderr)
-    if not args.no_score:
-        _tell_missing_tools(told, args.spice_folder)
-    silence_libraries()
-
-    def open_workers() -> AbstractContextManager[StartWorker]:
-        if args.executor == "ray":
-            from fuseprompt.evaluation.runs.ray_workers import ray_workers
-
-            gpus = args.gpus_per_worker if settings.device == "cuda" else 0.0
-            return ray_workers(make, num_workers=num_workers, threads=make.threads, gpus=gpus)
-        return local_workers(make)
-
-    with _stopped_by_sigterm(), _told_what_is_safe(plan.folder):
-        run = _captioned(dataset, settings, plan, open_workers, told)
-        agreement: dict[str, Any] = {}
-        if args.check_grouping:
-            alone = replace(plan, folder=plan.folder / ALONE, resume=True)
-            other = _captioned(dataset, replace(settings, group_size=1), alone, open_workers, told)
-            agreement = asdict(compare(run, other))
-            write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
-        scores = conclude(
-            run,
-            dataset,
-            with_scores=not args.no_score,
-            spice_folder=None if args.spice_folder is None else Path(args.spice_folder),
-            on_note=told.note,
+    with Bar(quiet=chosen.output.quiet) as bar:
+        status = _Status(bar)
+        for text in dataset.notes:
+            status.note(text)
+        make, num_workers = _workers(chosen, dataset)
+        plan = Plan(
+            folder=chosen.out,
+            root=str(chosen.root),
+            sentiment=chosen.sentiment,
+            shard=read_shard(chosen.shard),
+            limit=chosen.limit,
+            resume=chosen.resume,
+            num_workers=num_workers,
+            max_failures=chosen.max_failures,
+            hours=chosen.hours,
+            group_timeout=chosen.group_timeout,
         )
-    print_run(run, scores, agreement=agreement, as_json=args.json)
-    return 0 if run.num_missing == 0 else 1
+        settings = settings_of(make, dataset)
+        bar.remark(describe_models(chosen.models.models, make.ids, any(make.sentiments)))
+        if not chosen.scoring.no_score:
+            _note_missing_tools(status.note, chosen.scoring.spice_folder)
+        silence_libraries()
+
+        def caption(settings: Any, plan: Plan) -> "Run":
+            return evaluate(
+                dataset,
+                settings,
+                plan=plan,
+                open_workers=lambda: _open_workers(chosen, make, num_workers),
+                on_status=status.show,
+                on_note=status.note,
+            )
+
+        with _stopped_by_sigterm(), _told_what_is_safe(plan.folder):
+            found = caption(settings, plan)
+            agreement: dict[str, Any] = {}
+            if chosen.check_grouping:
+                alone = replace(plan, folder=plan.folder / ALONE, resume=True)
+                other = caption(replace(settings, group_size=1), alone)
+                agreement = asdict(compare(found, other))
+                write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
+            scores = conclude(
+                found,
+                dataset,
+                with_scores=not chosen.scoring.no_score,
+                spice_folder=chosen.scoring.spice_folder,
+                on_note=status.note,
+            )
+    print_run(found, scores, agreement=agreement, as_json=chosen.output.json)
+    return 0 if found.num_missing == 0 else 1
 
 
-def print_run(run: Run, scores: Any, *, agreement: Any = None, as_json: bool) -> None:
+def print_run(run: "Run", scores: Any, *, agreement: Any = None, as_json: bool) -> None:
     """Print what came of a run on stdout.
 
     Args:
@@ -132,8 +217,7 @@ def print_run(run: Run, scores: Any, *, agreement: Any = None, as_json: bool) ->
         }
         print(json.dumps({**content, **({"grouping": agreement} if agreement else {})}))
         return
-    asked = run.scope.num_shard_jobs
-    print(f"{run.folder}: {len(run.captions):,} of {asked:,} captions")
+    print(f"{run.folder}: {len(run.captions):,} of {run.scope.num_shard_jobs:,} captions")
     for record in list(run.failures.values())[:10]:
         print(f"  failed: {record.id}: {record.error}")
     if len(run.failures) > 10:
@@ -144,145 +228,85 @@ def print_run(run: Run, scores: Any, *, agreement: Any = None, as_json: bool) ->
             "differ when every image is searched alone; losses of the others agree to "
             f"{agreement['largest_difference']:.0e}"
         )
+    from fuseprompt.cli.score import print_scores
+
     print_scores(scores)
     print(f"Report: {run.folder / 'report.md'}")
 
 
-def _captioned(
-    dataset: Dataset,
-    settings: Any,
-    plan: Plan,
-    open_workers: Callable[[], AbstractContextManager[StartWorker]],
-    told: "_Teller",
-) -> Run:
-    with told.watching():
-        return evaluate(
-            dataset,
-            settings,
-            plan=plan,
-            open_workers=open_workers,
-            on_status=told.status,
-            on_note=told.note,
-        )
-
-
-def _plan(args: Any, num_workers: int) -> Plan:
-    return Plan(
-        folder=Path(args.out),
-        root=str(args.root),
-        sentiment=args.sentiment,
-        shard=read_shard(args.shard),
-        limit=args.limit,
-        resume=args.resume,
-        num_workers=num_workers,
-        max_failures=args.max_failures,
-        hours=args.hours,
-        group_timeout=args.group_timeout,
-    )
-
-
-def _workers(args: Any, dataset: Dataset) -> tuple[MakeCaptioner, int]:
+def _workers(options: RunOptions, dataset: "Dataset") -> "tuple[MakeCaptioner, int]":
     """Return what makes workers, and how many there are to be."""
     import torch
 
+    from fuseprompt.evaluation.runs.folder import has_settings, read_settings
+    from fuseprompt.evaluation.runs.searcher import MakeCaptioner
+    from fuseprompt.models.hub import pick_device
+
     sentiments = tuple(sorted({item.sentiment for item in dataset.items}))
-    is_toned = any(sentiments)
-    weights = read_weights(args.weight or [], has_sentiment=is_toned)
-    temperature = read_temperature(args.sentiment_temperature, has_sentiment=is_toned)
-    kind = pick_device(args.device).type
-    gpus = torch.cuda.device_count() if args.device in ("auto", "cuda") else 1
-    num_workers = args.workers or (gpus if kind == "cuda" else 1)
-    threads = args.threads
-    out = Path(args.out)
-    if threads is None and args.resume and has_settings(out):
-        threads = read_settings(out)[0].threads
+    options.settings.check(has_sentiment=any(sentiments))
+    device = options.models.device
+    kind = pick_device(device).type
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 1
+    num_workers = options.workers or (gpus if kind == "cuda" else 1)
+    threads = options.threads
+    if threads is None and options.resume and has_settings(options.out):
+        threads = read_settings(options.out)[0].threads
     threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
-    beam_width, search_width = search_size(args.models, args.beam_width, args.search_width)
-    settings = CaptionSettings(
-        prefix=args.prefix,
-        weights=weights,
-        sentiment_temperature=temperature,
-        transfer=transfer_named(args.transfer),
-        steps=args.steps,
-        beam_width=beam_width,
-        search_width=search_width,
-        seed=args.seed,
-        group_size=args.group_size,
-    )
-    device = kind if args.device == "auto" else str(args.device)
-    ids = model_ids(args.models)
-    make = MakeCaptioner(ids, settings, sentiments, device, threads)
-    return make, num_workers
+    device = kind if device == "auto" else device
+    ids = model_ids(options.models.models)
+    return MakeCaptioner(ids, options.settings, sentiments, device, threads), num_workers
 
 
-def _tell_missing_tools(told: "_Teller", spice_folder: str | None) -> None:
-    """Say before the work which scores will be missing after it."""
+def _open_workers(
+    options: RunOptions, make: "MakeCaptioner", num_workers: int
+) -> "AbstractContextManager[StartWorker]":
+    if options.executor == "local":
+        from fuseprompt.evaluation.runs.workers import local_workers
+
+        return local_workers(make)
+    from fuseprompt.evaluation.runs.ray_workers import ray_workers
+
+    gpus = options.gpus_per_worker if make.device.startswith("cuda") else 0.0
+    return ray_workers(make, num_workers=num_workers, threads=make.threads, gpus=gpus)
+
+
+def _note_missing_tools(note: Callable[[str], None], spice_folder: Path | None) -> None:
+    """Note before the work which scores will be missing after it."""
+    from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, library_folder
+
     missing = "the published metrics"
     try:
         library_folder()
         find_java()
         missing = "SPICE"
         if spice_folder is not None:
-            find_corenlp(Path(spice_folder))
+            find_corenlp(spice_folder)
     except MetricError as error:
-        told.note(f"{missing} will be missing: {error}")
+        note(f"{missing} will be missing: {error}")
 
 
-class _Teller:
-    """Says on stderr how far a run is: a bar on a terminal, else a line a minute.
+class _Status:
+    """Shows how far a run is: in the bar on a terminal, else a line a minute."""
 
-    Args:
-        quiet: Say nothing.
-    """
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._bar: Bar | None = None
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
         self._last_line = time.monotonic()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Show the bar meanwhile, on a terminal."""
-        if self._quiet or not sys.stderr.isatty():
-            yield
-            return
-        with Bar(0, quiet=False, what="captions") as self._bar:
-            yield
-        self._bar = None
-
     def note(self, text: str) -> None:
-        """Say something that a person should know."""
-        if self._quiet:
-            return
-        if self._bar is not None:
-            self._bar.tell(f"note: {text}")
-        else:
-            print(f"note: {text}", file=sys.stderr, flush=True)
+        """Print what a person should know."""
+        self._bar.remark(f"note: {text}")
 
-    def status(self, status: Status) -> None:
+    def show(self, status: "Status") -> None:
         """Show how far the run is."""
         pace = f"{status.captions_per_hour:,.0f} an hour" if status.num_new else "none yet"
-        if self._bar is not None:
-            done = status.num_done + status.num_failed
-            self._bar.show(done, status.num_jobs, pace)
-        elif not self._quiet and time.monotonic() - self._last_line >= LINE_SECONDS:
+        left = status.seconds_left
+        rest = "" if left is None else f", {describe_seconds(left)} left"
+        failed = f", {status.num_failed:,} failed" if status.num_failed else ""
+        line = f"{status.num_done:,}/{status.num_jobs:,} captions{failed}, {pace}{rest}"
+        self._bar.show(line, 0, 0)
+        if not self._bar.is_shown and time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            left = status.seconds_left
-            rest = "" if left is None else f", {describe_seconds(left)} left"
-            failed = f", {status.num_failed:,} failed" if status.num_failed else ""
-            print(
-                f"{status.num_done:,}/{status.num_jobs:,} captions{failed}, {pace}{rest}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-
-def describe_seconds(seconds: float) -> str:
-    """Return a time as a person says it, such as "3 h 05 min"."""
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60:,} h {minutes % 60:02} min"
+            self._bar.remark(line)
 
 
 @contextmanager
@@ -301,15 +325,18 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _told_what_is_safe(folder: Path) -> Iterator[None]:
-    """Say how many captions are safe when a run is stopped.
+    """Print how many captions are safe when a run is stopped.
 
     Yields:
         Nothing.
 
     Raises:
-        KeyboardInterrupt: After it was said.
+        KeyboardInterrupt: After it was printed.
         SystemExit: Likewise.
     """
+    from fuseprompt.evaluation.runs.folder import JOURNAL
+    from fuseprompt.evaluation.runs.journal import newest, read_journal
+
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

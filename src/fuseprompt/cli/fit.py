@@ -4,94 +4,102 @@ A thin layer over `fuseprompt.transfer.fit`, which is to be read next: it loads 
 shows progress on stderr and prints one line per case.
 """
 
-import json as json_format
+import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from fuseprompt.errors import FuseError
+from fuseprompt.cli.bar import Bar
+from fuseprompt.cli.options import Output
+from fuseprompt.errors import FuseError, UsageError
+from fuseprompt.tasks.settings import File, Folder, Integer, ModelId, PositiveInt
 
 if TYPE_CHECKING:
     from fuseprompt.transfer.table import CaseKey, CaseReport
 
 
-def fit(
-    primary: str,
-    secondary: str,
-    *,
-    out: Path,
-    words: Path | None = None,
-    corpus: Literal["wikitext"] | None = None,
-    frequency_weights: bool = False,
-    max_tokens: int = 4,
-    words_per_case: int = 16_384,
-    by_pairs: bool = True,
-    rank: int | None = None,
-    seed: int = 0,
-    local_only: bool = False,
-    quiet: bool = False,
-    json: bool = False,
-) -> int:
-    """Fit maps from the primary's embeddings to the secondary's, one for each pair of token counts.
+@dataclass(frozen=True)
+class Options:
+    """Fit maps between two models' embeddings, one per pair of token counts.
 
-    Args:
-        primary: Model whose tokens are chosen: an offline id, a folder or a Hub id.
+    Attributes:
+        primary: Model whose tokens are chosen: offline id, folder or Hub id.
         secondary: The other model.
         out: Folder for table.safetensors and table.json.
-        words: Text file whose words are used; by default the list that ships with fuseprompt.
-        corpus: Use the words of a corpus from the Hub; needs the package datasets.
-        frequency_weights: Let each word count as often as it occurs in the file or corpus.
+        words: Text whose words are used; by default, the list that ships with fuseprompt.
+        corpus: Corpus from the Hub whose words are used; needs the package datasets.
+        frequency_weights: Let a word count as often as it occurs in the text or corpus.
         max_tokens: Most tokens of a word in either model.
         words_per_case: Most words for one map.
-        by_pairs: One map per pair of token counts; otherwise per count of the secondary, as the
-            paper has it.
-        rank: Tubal rank that maps are cut to, for small files.
-        seed: Which words are taken and which held out.
+        by_length: One map per token count of the secondary, as the paper has it.
+        seed: Seed of which words are taken and which held out.
         local_only: Do not download models.
-        quiet: Print nothing but errors.
-        json: Print one JSON line per case on stdout.
+    """
+
+    primary: ModelId
+    secondary: ModelId
+    out: Folder
+    output: Output
+    words: File | None = None
+    corpus: Literal["wikitext"] | None = None
+    frequency_weights: bool = False
+    max_tokens: PositiveInt = 4
+    words_per_case: PositiveInt = 16_384
+    by_length: bool = False
+    seed: Integer = 0
+    local_only: bool = False
+
+
+def run(options: Options) -> int:
+    """Fit maps from the primary's embeddings to the secondary's.
+
+    Args:
+        options: The options.
 
     Returns:
         Exit code 0.
 
     Raises:
-        FuseError: If a model or file cannot be used, or words and corpus are both given.
+        UsageError: If words and corpus are both given.
     """
+    if options.words is not None and options.corpus is not None:
+        raise UsageError("--words and --corpus: give one of them, or neither.")
     from fuseprompt.models.hub import load
     from fuseprompt.transfer.fit import AdapterFitter, FitSettings
 
-    if words is not None and corpus is not None:
-        raise FuseError("fit got both --words and --corpus, expected one of them. Leave one out.")
-    listed = _read_words(words, corpus)
-    chosen: Mapping[str, float] = listed if frequency_weights else dict.fromkeys(listed, 1.0)
+    listed = _read_words(options)
     settings = FitSettings(
-        max_tokens=max_tokens,
-        words_per_case=words_per_case,
-        by_pairs=by_pairs,
-        rank=rank,
-        seed=seed,
+        max_tokens=options.max_tokens,
+        words_per_case=options.words_per_case,
+        by_pairs=not options.by_length,
+        seed=options.seed,
     )
-    models = [load(name, local_only=local_only) for name in (primary, secondary)]
-    with _open_bar(quiet=quiet or json) as on_case:
-        fitter = AdapterFitter(models[0], models[1], settings=settings, on_case=on_case)
-        fitter.update(chosen)
+    ids = (options.primary, options.secondary)
+    primary, secondary = (load(name, local_only=options.local_only) for name in ids)
+    output = options.output
+    with Bar(quiet=output.quiet or output.json) as bar:
+
+        def on_case(key: tuple[int, int], _: object, done: int, planned: int) -> None:
+            bar.show(f"words of {key[0] or 'any'} and {key[1]} tokens", done, planned)
+
+        fitter = AdapterFitter(primary, secondary, settings=settings, on_case=on_case)
+        fitter.update(listed if options.frequency_weights else dict.fromkeys(listed, 1.0))
         table = fitter.table
-    table.save(out)
-    if json:
+    table.save(options.out)
+    if output.json:
         for (k, l), report in table.reports.items():  # noqa: E741
             line = {"primary_tokens": k, "secondary_tokens": l, **asdict(report)}
-            print(json_format.dumps(line))
-    elif not quiet:
+            print(json.dumps(line))
+    elif not output.quiet:
         _print_table(table.reports)
         for reason, count in table.left_out.items():
             print(f"{count} words left out: {reason}")
-        print(f"Written to {out}", file=sys.stderr)
+        print(f"Written to {options.out}", file=sys.stderr)
     return 0
 
 
-def _read_words(file: Path | None, corpus: str | None) -> Mapping[str, float]:
+def _read_words(options: Options) -> dict[str, float]:
     """Return words and how often they occur.
 
     Raises:
@@ -99,15 +107,15 @@ def _read_words(file: Path | None, corpus: str | None) -> Mapping[str, float]:
     """
     from fuseprompt.text.words import count_words, default_words
 
-    if file is not None:
+    if options.words is not None:
         try:
-            with file.open(encoding="utf-8") as lines:
-                return _as_floats(count_words(lines))
+            with options.words.open(encoding="utf-8") as lines:
+                return {word: float(count) for word, count in count_words(lines).items()}
         except (OSError, UnicodeDecodeError) as error:
             raise FuseError(
-                f"{file} cannot be read as text ({error}). Pass a UTF-8 text file."
+                f"{options.words} cannot be read as text ({error}). Pass a UTF-8 text file."
             ) from None
-    if corpus is None:
+    if options.corpus is None:
         return dict.fromkeys(default_words(), 1.0)
     try:
         from datasets import load_dataset  # type: ignore[import-not-found, unused-ignore]
@@ -116,61 +124,16 @@ def _read_words(file: Path | None, corpus: str | None) -> Mapping[str, float]:
             "--corpus wikitext needs the package datasets: pip install datasets. Without it, pass "
             "--words FILE, or neither."
         ) from None
-    rows = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1", split="train")
-    return _as_floats(count_words(row["text"] for row in rows))
-
-
-def _as_floats(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return counts as weights."""
-    return {word: float(count) for word, count in counts.items()}
-
-
-class _open_bar:  # noqa: N801 - read as a function
-    """Shows cases done and time left on stderr, if it is a terminal."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("reading words", total=None)
-
-    def __enter__(self) -> "_open_bar":
-        self._bar.start()
-        return self
-
-    def __call__(self, key: tuple[int, int], report: object, done: int, planned: int) -> None:
-        """Advance by one case."""
-        name = f"fitted words of {key[0] or 'any'} and {key[1]} tokens"
-        self._bar.update(self._task, description=name, completed=done, total=planned)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    rows: Any = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1", split="train")
+    return {word: float(n) for word, n in count_words(row["text"] for row in rows).items()}
 
 
 def _print_table(reports: "Mapping[CaseKey, CaseReport]") -> None:
     """Print a readable table of the cases."""
-    cut = any(r.r2_full_rank is not None for r in reports.values())
-    head = f"{'case':>7} {'words':>6} {'held out':>8} {'ridge':>7} {'R2':>6} {'cosine':>6} {'s':>6}"
-    print(head + "   R2 at full rank" * cut)
+    print(f"{'case':>7} {'words':>6} {'held out':>8} {'ridge':>7} {'R2':>6} {'cosine':>6} {'s':>6}")
     for (k, l), r in reports.items():  # noqa: E741
         case = f"{k or '*'} -> {l}" if (k, l) != (0, 0) else "shared"
         print(
             f"{case:>7} {r.words:>6} {r.held_out:>8} {r.ridge:>7.3g} {r.r2:>6.3f} {r.cosine:>6.3f} "
-            f"{r.seconds:>6.2f}" + ("" if r.r2_full_rank is None else f"   {r.r2_full_rank:.3f}")
+            f"{r.seconds:>6.2f}"
         )

@@ -1,19 +1,33 @@
 """The command line: `fuseprompt COMMAND`.
 
-Options are in `fuseprompt.cli.parser`; each command's work is in a module of its name. Exit codes:
-0 all went well, 1 something failed (said in one sentence on stderr), 2 a usage error, 130 Ctrl-C,
-143 stopped by SIGTERM.
+A command is a module of this package with a dataclass `Options` and a function `run`; a module may
+have a `preset` of defaults that depend on what was typed. Exit codes: 0 all went well, 1 something
+failed (said in one sentence on stderr), 2 a usage error, 130 Ctrl-C, 143 stopped by SIGTERM. Read
+next: `fuseprompt.cli.options`.
 """
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from fuseprompt.cli.parser import make_parser
-from fuseprompt.cli.parser_base import UsageError
-from fuseprompt.errors import FuseError
+from fuseprompt import __version__
+from fuseprompt.cli.options import choose, parse
+from fuseprompt.errors import FuseError, UsageError
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "caption": "caption images with several models, none of them trained",
+    "prepare": "make the offline models on this machine, once",
+    "doctor": "print what is installed, what is missing and what mends it",
+    "fit": "fit the maps between two models' embeddings",
+    "explain": "show what each proposal names at one step, as a page",
+    "datasets": "print what datasets need and where to get them; check one",
+    "evaluate": "caption a dataset, score it and write a report",
+    "merge": "join the shards of a run, score the whole",
+    "reproduce": "evaluate with the settings of the paper's experiments",
+    "score": "score captions against those of people: BLEU to CIDEr-D",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _allow_odd_names()
     try:
-        return _run(make_parser().parse_args(None if argv is None else list(argv)))
+        return _run(sys.argv[1:] if argv is None else list(argv))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,99 +56,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(args: Any) -> int:
-    """Call the function of a command; each is imported only when it is asked for."""
-    options = args[args.command]
-    match args.command:
-        case "caption":
-            from fuseprompt.cli.caption import run
-
-            return run(options)
-        case "prepare":
-            from fuseprompt.cli.prepare import prepare
-
-            return prepare(force=options.force, quiet=options.quiet, json=options.json)
-        case "doctor" if options.models:
-            from fuseprompt.cli.doctor_models import doctor_models
-
-            return doctor_models(options.models, quiet=options.quiet, json=options.json)
-        case "doctor":
-            from fuseprompt.cli.doctor import doctor
-
-            return doctor(quiet=options.quiet, json=options.json)
-        case "evaluate":
-            from fuseprompt.cli.evaluate import evaluate_dataset
-
-            return evaluate_dataset(options)
-        case "merge":
-            from fuseprompt.cli.merge import merge
-
-            return merge(options)
-        case "reproduce":
-            from fuseprompt.cli.reproduce import reproduce
-
-            return reproduce(options)
-        case "score":
-            from fuseprompt.cli.score import run as score
-
-            return score(options)
-        case "fit":
-            return _run_fit(options)
-        case "explain":
-            return _run_explain(options)
-        case _:
-            return _run_datasets(options)
+def _run(argv: Sequence[str]) -> int:
+    if argv and not argv[0].startswith("-"):
+        command = choose(argv[0], tuple(COMMANDS), "command")
+        module = importlib.import_module(f"fuseprompt.cli.{command}")
+        preset = getattr(module, "preset", None)
+        return int(module.run(parse(module.Options, argv[1:], command=command, preset=preset)))
+    if argv == ["--version"]:
+        print(f"fuseprompt {__version__}")
+        return 0
+    is_asked = argv in (["--help"], ["-h"])
+    print(_help(), file=sys.stdout if is_asked else sys.stderr)
+    return 0 if is_asked else 2
 
 
-def _run_fit(options: Any) -> int:
-    from fuseprompt.cli.fit import fit
-
-    return fit(
-        options.primary,
-        options.secondary,
-        out=Path(options.out),
-        words=None if options.words is None else Path(options.words),
-        corpus=options.corpus,
-        frequency_weights=options.frequency_weights,
-        max_tokens=options.max_tokens,
-        words_per_case=options.words_per_case,
-        by_pairs=not options.by_length,
-        rank=options.rank,
-        seed=options.seed,
-        local_only=options.local_only,
-        quiet=options.quiet,
-        json=options.json,
-    )
-
-
-def _run_datasets(options: Any) -> int:
-    from fuseprompt.cli.datasets import datasets
-
-    return datasets(
-        options.name,
-        root=None if options.root is None else Path(options.root),
-        split=options.split,
-        sentiment=options.sentiment,
-        quiet=options.quiet,
-        json=options.json,
-    )
-
-
-def _run_explain(options: Any) -> int:
-    from fuseprompt.cli.explain import explain
-
-    return explain(
-        options.image,
-        out=Path(options.out),
-        text=options.text,
-        step=options.step,
-        transfers=options.transfer,
-        models=options.models,
-        prefix=options.prefix,
-        search_width=options.search_width,
-        num_likeliest=options.likeliest,
-        quiet=options.quiet,
-        json=options.json,
+def _help() -> str:
+    return "\n".join(
+        [
+            "usage: fuseprompt COMMAND [OPTIONS]",
+            "",
+            "Optimise one text against several models at once, whatever tokens they use.",
+            "",
+            *(f"  {name:10} {about}" for name, about in COMMANDS.items()),
+            "",
+            "fuseprompt COMMAND --help shows a command's options, --version the version.",
+        ]
     )
 
 
@@ -144,7 +90,3 @@ def _allow_odd_names() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

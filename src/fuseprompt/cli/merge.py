@@ -4,38 +4,60 @@ A thin layer over `fuseprompt.evaluation.runs.merge`, which is to be read next.
 """
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.evaluate import print_run
-from fuseprompt.cli.parser_base import UsageError
-from fuseprompt.errors import DatasetError
-from fuseprompt.evaluation.datasets import Dataset, read_dataset
-from fuseprompt.evaluation.runs.conclude import conclude
-from fuseprompt.evaluation.runs.folder import Run
-from fuseprompt.evaluation.runs.merge import merge as merge_runs
+from fuseprompt.cli.evaluate import ScoringOptions, print_run
+from fuseprompt.cli.options import Output
+from fuseprompt.errors import DatasetError, UsageError
+from fuseprompt.tasks.settings import Folder
+
+if TYPE_CHECKING:
+    from fuseprompt.evaluation.datasets import Dataset
+    from fuseprompt.evaluation.runs.folder import Run
 
 
-def merge(args: Any) -> int:
+@dataclass(frozen=True)
+class Options:
+    """Join the folders of a run's shards, score the whole and write its report.
+
+    Attributes:
+        runs: Folder of a run; one alone is merged in place.
+        out: Folder to make of several.
+        root: Folder of the dataset, if it has moved.
+    """
+
+    runs: tuple[Folder, ...] = field(metadata={"argument": "RUN"})
+    scoring: ScoringOptions
+    output: Output
+    out: Folder | None = None
+    root: Folder | None = None
+
+
+def run(options: Options) -> int:
     """Join runs.
 
     Args:
-        args: Parsed options (`fuseprompt.cli.parser_runs`).
+        options: The options.
 
     Returns:
-        Exit code: 0 if no caption is missing, else 1.
+        0 if no caption is missing, else 1.
 
     Raises:
         UsageError: If several runs have no folder to be joined in.
     """
-    folders = [Path(name) for name in args.runs]
-    if args.out is None and len(folders) > 1:
+    folders, scoring = options.runs, options.scoring
+    if options.out is None and len(folders) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
-    merged = merge_runs(folders, None if args.out is None else Path(args.out))
+    from fuseprompt.evaluation.runs.conclude import conclude
+    from fuseprompt.evaluation.runs.merge import merge as merge_runs
+
+    merged = merge_runs(folders, options.out)
     run = merged.run
 
     def note(text: str) -> None:
-        if not args.quiet:
+        if not options.output.quiet:
             print(f"note: {text}", file=sys.stderr)
 
     if merged.num_doubled:
@@ -47,25 +69,30 @@ def merge(args: Any) -> int:
         note(f"{run.num_missing:,} captions are missing and count as zero")
     scores: Any = {}
     try:
-        dataset = _dataset_of(run, args.root)
+        dataset = _dataset_of(run, options.root)
     except DatasetError as error:
         note(f"no scores and no report: {error} --root says where the dataset is.")
     else:
-        spice_folder = None if args.spice_folder is None else Path(args.spice_folder)
         scores = conclude(
-            run, dataset, with_scores=not args.no_score, spice_folder=spice_folder, on_note=note
+            run,
+            dataset,
+            with_scores=not scoring.no_score,
+            spice_folder=scoring.spice_folder,
+            on_note=note,
         )
-    print_run(run, scores, as_json=args.json)
+    print_run(run, scores, as_json=options.output.json)
     return 0 if run.num_missing == 0 else 1
 
 
-def _dataset_of(run: Run, root: str | None) -> Dataset:
+def _dataset_of(run: "Run", root: Path | None) -> "Dataset":
     """Return the dataset that a run was made for.
 
     Raises:
         DatasetError: If it is not there, or is another by now.
     """
-    place = Path(root if root is not None else run.scope.root)
+    from fuseprompt.evaluation.datasets import read_dataset
+
+    place = Path(run.scope.root) if root is None else root
     dataset = read_dataset(
         run.settings.dataset, place, split=run.settings.split, sentiment=run.scope.sentiment
     )

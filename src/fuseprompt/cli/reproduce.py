@@ -1,46 +1,55 @@
 """`fuseprompt reproduce`: `fuseprompt evaluate` with the settings of an experiment of the paper.
 
-The settings are in `fuseprompt/configs`; the work is done by `fuseprompt.cli.evaluate`, which is to
-be read next.
+The settings are in `fuseprompt/configs`: options of `fuseprompt.cli.evaluate`, which is to be read
+next.
 """
 
 import sys
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from fuseprompt.cli.evaluate import evaluate_dataset
-from fuseprompt.cli.parser_runs import evaluate_parser
+from fuseprompt.cli import evaluate
+from fuseprompt.cli.options import read_values
 from fuseprompt.evaluation.reproduce import read_experiment
 
-#: Options that only `reproduce` has.
-_OWN: Final = frozenset({"name"})
 
-#: Settings in the files of which the paper says nothing, and which are ours to choose.
-_NOT_THE_PAPERS: Final = frozenset({"group_size"})
+@dataclass(frozen=True)
+class Options:
+    """Repeat an experiment of the paper with its settings: caption, score, report.
+
+    Attributes:
+        experiment: Experiment.
+    """
+
+    experiment: Literal["coco", "nocaps", "senticap"] = field(metadata={"argument": "NAME"})
+    run: evaluate.RunOptions
 
 
-def reproduce(args: Any) -> int:
+def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the paper's settings, and note those that were given another value."""
+    if "experiment" not in given:
+        return {}
+    papers = read_values(read_experiment(given["experiment"]), evaluate.Options)
+    changed = [
+        f"{name} {given[name]} ({value})"
+        for name, value in papers.items()
+        # Of the size of a group the paper says nothing.
+        if name in given and given[name] != value and name != "group_size"
+    ]
+    if changed and not given.get("quiet"):
+        print(f"note: not the paper's settings: {', '.join(changed)}", file=sys.stderr)
+    return papers
+
+
+def run(options: Options) -> int:
     """Repeat an experiment.
 
     Args:
-        args: Parsed options (`fuseprompt.cli.parser_reproduce`).
+        options: The options.
 
     Returns:
-        Exit code: 0 if every image has a caption, else 1.
-
-    Raises:
-        UsageError: If an option is malformed.
-        FuseError: If the dataset, the models or the folder cannot be used.
+        0 if every image has a caption, else 1.
     """
-    papers = read_experiment(args.name)
-    given = {
-        name: value for name, value in vars(args).items() if value is not None and name not in _OWN
-    }
-    changed = [
-        name
-        for name in papers
-        if name not in _NOT_THE_PAPERS and name in given and given[name] != papers[name]
-    ]
-    if changed and not args.quiet:
-        told = ", ".join(f"{name} {given[name]} ({papers[name]})" for name in changed)
-        print(f"note: not the paper's settings: {told}", file=sys.stderr)
-    return evaluate_dataset(evaluate_parser().parse_object({**papers, **given}))
+    dataset = read_experiment(options.experiment)["dataset"]
+    return evaluate.run(evaluate.Options(dataset, options.run))

@@ -19,8 +19,9 @@ from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.search.batch import Beams
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
-from fuseprompt.tasks.caption import CaptionSettings
+from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels
+from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.transfer.base import Slots, Transfer
 
@@ -154,7 +155,7 @@ def explain(
     settings = ExplainSettings() if settings is None else settings
     caption = CaptionSettings() if caption is None else caption
     log = on_progress if on_progress is not None else lambda _: None
-    objective = caption.objective(models)
+    objective = objective_of(caption, models)
     prefix = caption.prefix
     if settings.text is not None and not settings.text.startswith(prefix):
         prefix = settings.text
@@ -221,7 +222,7 @@ def explain(
 
 def _search(bound: BoundObjective, caption: CaptionSettings, step: int) -> Beams:
     """Return the best active hypothesis that a search has before a step."""
-    method = replace(caption, steps=max(step, caption.steps)).method()
+    method = method_of(replace(caption, max_tokens=max(step, caption.max_tokens)))
     state = method.init(bound)
     for _ in range(step - 1):
         state = method.step(state)

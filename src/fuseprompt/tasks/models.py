@@ -1,11 +1,10 @@
-"""Which models a caption is made with: the offline set, the paper's, or a file of the user's.
+"""Loading of the models that a caption is made with.
 
-It loads models but knows nothing of a search. Read next: `fuseprompt.tasks.caption`.
+Which models, `fuseprompt.tasks.settings` says. Read next: `fuseprompt.tasks.caption`.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import TypeVar, final
 
 import torch
 
@@ -14,35 +13,9 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
+from fuseprompt.tasks.settings import ModelIds
 
 _M = TypeVar("_M")
-
-
-@final
-@dataclass(frozen=True)
-class ModelIds:
-    """Ids of the models of a caption.
-
-    Attributes:
-        lm: Causal language model.
-        image_text: Image-text model.
-        sentiment: Classifier, loaded only where a sentiment is asked for.
-    """
-
-    lm: str
-    image_text: str
-    sentiment: str
-
-
-#: Default always (docs/decisions.md): real weights that ship in packages.
-OFFLINE: Final = ModelIds("offline:lm", "offline:image-text", "offline:sentiment")
-
-#: Williams & Kolter (2024), section 4.2.
-PAPER: Final = ModelIds(
-    "gpt2-medium",
-    "openai/clip-vit-base-patch32",
-    "cardiffnlp/twitter-roberta-base-sentiment-latest",
-)
 
 
 @final
@@ -52,51 +25,13 @@ class CaptionModels:
 
     Attributes:
         lm: The primary, which writes.
-        image_text: Judges the match with the picture.
-        sentiment: Judges the tone, or `None`.
+        image_text: Scores the match with the picture.
+        sentiment: Scores the sentiment, or `None`.
     """
 
     lm: CausalLM
     image_text: ImageTextModel
     sentiment: Classifier | None = None
-
-
-def model_ids(choice: str) -> ModelIds:
-    """Return the ids behind "offline", "paper" or the name of a YAML file.
-
-    Args:
-        choice: One of the two words, or a file with the keys lm, image_text and sentiment (which
-            may be left out); each value is what `load` takes.
-
-    Returns:
-        The ids.
-
-    Raises:
-        ModelError: If the choice is none of these, or the file lacks a key or has an unknown one.
-    """
-    if choice == "offline":
-        return OFFLINE
-    if choice == "paper":
-        return PAPER
-    file = Path(choice)
-    if not file.is_file():
-        raise ModelError(
-            f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file."
-        )
-    import yaml  # type: ignore[import-untyped, unused-ignore]
-
-    try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ModelError(f"{choice}: not a YAML file ({str(error).splitlines()[0]}).") from None
-    known = set(ModelIds.__dataclass_fields__)
-    keys = {str(key) for key in read} if isinstance(read, dict) else set()
-    if not {"lm", "image_text"} <= keys <= known:
-        raise ModelError(
-            f"{choice}: expected the keys {sorted(known)} (sentiment may be left out), got "
-            f"{sorted(keys)}."
-        )
-    return ModelIds(**{"sentiment": OFFLINE.sentiment, **{k: str(v) for k, v in read.items()}})
 
 
 def load_models(

@@ -1,24 +1,20 @@
-"""The word tables of the offline models, made ahead so that the first caption need not wait for it.
+"""The word tables of the offline models, made ahead so that the first caption need not wait.
 
-One for each secondary that a caption can use. `find_table` answers in a millisecond and imports no
-torch; `make` loads the models. Tables of other models are made when they are first used. Read next:
-`fuseprompt.transfer.word_table`.
+`find_table` answers in a millisecond and imports no torch; `make` loads the models. Tables of other
+models are made when they are first used. Read next: `fuseprompt.transfer.word_table`.
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fuseprompt.cache import cache_dir
+from fuseprompt.cache import cache_dir, write_atomically
 from fuseprompt.errors import ModelError
 from fuseprompt.offline.manifest import recipe_digest
 
 #: Offline models that have a table, in the order in which a caption needs them.
 SECONDARIES: Final = ("image-text", "sentiment")
-
-_PRIMARY: Final = "lm"
 
 
 def find_table(secondary: str) -> Path | None:
@@ -26,9 +22,6 @@ def find_table(secondary: str) -> Path | None:
 
     Args:
         secondary: One of `SECONDARIES`.
-
-    Returns:
-        The file, or None: it is then made by `make`, or when it is first used.
     """
     try:
         made = json.loads(_stamp(secondary).read_text(encoding="utf-8"))
@@ -59,18 +52,15 @@ def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = Non
     model = load(f"offline:{secondary}")
     if isinstance(model, CausalLM):
         raise ModelError(f"offline:{secondary}: expected one of {', '.join(SECONDARIES)}.")
-    table = RetokenizationTable(
-        Tokenizer.from_pretrained(offline_folder(_PRIMARY)), model.tokenizer
-    )
+    primary = Tokenizer.from_pretrained(offline_folder("lm"))
+    table = RetokenizationTable(primary, model.tokenizer)
     load_or_make(model, table, _folder(), on_progress=on_progress)
     made = {"digest": _digest(secondary), "file": f"{fingerprint(model, table)}.safetensors"}
-    partial = _stamp(secondary).with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(made), encoding="utf-8")
-    partial.replace(_stamp(secondary))
+    write_atomically(_stamp(secondary), json.dumps(made))
 
 
 def _digest(secondary: str) -> str:
-    return f"{recipe_digest(_PRIMARY)} {recipe_digest(secondary)}"
+    return f"{recipe_digest('lm')} {recipe_digest(secondary)}"
 
 
 def _folder() -> Path:

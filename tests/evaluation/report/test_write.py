@@ -6,7 +6,7 @@ from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 from fuseprompt.evaluation.report.write import make_report, weights_of, write_report
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.evaluation.runs.plan import Shard
-from fuseprompt.tasks.models import PAPER
+from fuseprompt.tasks.settings import PAPER
 from tests.evaluation.report.fixtures import found, record, run_settings, save_picture, save_run
 
 

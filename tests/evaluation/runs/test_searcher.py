@@ -10,13 +10,13 @@ from filelock import FileLock
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
-from fuseprompt.tasks.caption import Caption, CaptionSettings, caption
-from fuseprompt.tasks.models import model_ids
+from fuseprompt.tasks import caption as tasks
+from fuseprompt.tasks.caption import Caption, caption
+from fuseprompt.tasks.settings import CaptionSettings, model_ids
 from fuseprompt.transfer.controls import RandomTransfer
-from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
-SMALL = CaptionSettings(transfer=RetokenizedTransfer(), steps=2, beam_width=2, search_width=4)
+SMALL = CaptionSettings(proposal="gradient", max_tokens=2, beam_width=2, search_width=4)
 
 
 def jobs(folder: Path, *names: str, sentiment: str = "") -> list[Job]:
@@ -51,8 +51,11 @@ def test_an_unknown_sentiment_is_found_at_the_start() -> None:
         Captioner(tiny_models(), SMALL, ["glad"])
 
 
-def test_noise_depends_on_the_seed_and_the_id_and_on_no_neighbour(tmp_path: Path) -> None:
-    noise, models = replace(SMALL, transfer=RandomTransfer(scale=50.0)), tiny_models()
+def test_noise_depends_on_the_seed_and_the_id_and_on_no_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise, models = replace(SMALL, proposal="random"), tiny_models()
+    monkeypatch.setattr(tasks, "proposal_named", lambda *_: RandomTransfer(scale=50.0))
 
     def texts(seed: int, *some: Job) -> list[str]:
         found = Captioner(models, replace(noise, seed=seed), [""]).search(some)

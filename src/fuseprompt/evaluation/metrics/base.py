@@ -35,8 +35,9 @@ class Scoring:
         distinct: Add the share of different words and pairs of words.
         clip_score: Id of an image-text model; adds CLIPScore and RefCLIPScore.
         fluency: Id of a language model; adds nats per token.
-        judges: Add the accuracy of the sentiment by each: "vader", "afinn" or a classifier's id.
-        optimised: Ids of the models that the captions were optimised for; None if nobody knows.
+        judges: Add the accuracy of the sentiment by vader, afinn or a classifier's id; may repeat.
+        optimised: Id of a model that the captions were optimised for; may repeat. A run's are
+            known.
     """
 
     subset: bool = False
@@ -45,7 +46,7 @@ class Scoring:
     distinct: bool = False
     clip_score: str | None = None
     fluency: str | None = None
-    judges: tuple[str, ...] = ()
+    judges: tuple[str, ...] = field(default=(), metadata={"option": "judge"})
     optimised: tuple[str, ...] | None = None
 
 

@@ -15,7 +15,7 @@ from fuseprompt.evaluation.report.gallery import References, make_pages
 from fuseprompt.evaluation.report.table import markdown_table, score_section
 from fuseprompt.evaluation.runs.folder import Run, write_text
 from fuseprompt.evaluation.runs.journal import Found
-from fuseprompt.tasks.models import PAPER
+from fuseprompt.tasks.settings import PAPER
 
 REPORT: Final = "report.md"
 

@@ -24,13 +24,13 @@ from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.search.engine import describe, versions
 from fuseprompt.search.state import HistoryEntry
-from fuseprompt.tasks.caption import WEIGHTS, Caption, CaptionSettings, caption
-from fuseprompt.tasks.models import CaptionModels, ModelIds, load_models
+from fuseprompt.tasks.caption import Caption, caption, objective_of
+from fuseprompt.tasks.models import CaptionModels, load_models
+from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
 
-#: Settings of a caption that a run has itself, or does not use.
-_NOT_OF_THE_SEARCH: Final = frozenset(
-    {"class", "sentiment", "num_captions", "time_limit", "seed", "group_size", "together"}
-)
+#: Settings of a search that a run has itself.
+_OF_THE_RUN: Final = frozenset({"class", "seed", "group_size"})
 
 
 @final
@@ -40,14 +40,14 @@ class MakeCaptioner:
 
     Attributes:
         ids: The models.
-        settings: Settings of a caption; its sentiment is that of each group.
+        settings: Settings of the search.
         sentiments: Tones that will be asked for; "" is none.
         device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
         threads: CPU threads.
     """
 
     ids: ModelIds
-    settings: CaptionSettings
+    settings: SearchSettings
     sentiments: tuple[str, ...]
     device: str
     threads: int
@@ -89,7 +89,8 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     """
     is_toned = any(make.sentiments)
     ids = {n: i for n, i in vars(make.ids).items() if n != "sentiment" or is_toned}
-    search = {n: v for n, v in describe(make.settings).items() if n not in _NOT_OF_THE_SEARCH}
+    search = {n: v for n, v in describe(make.settings).items() if n not in _OF_THE_RUN}
+    search["proposal"] = describe(proposal_named(make.settings.proposal))
     weights = {**WEIGHTS, **make.settings.weights}
     if not is_toned:
         del weights["sentiment"], search["sentiment_temperature"]
@@ -122,10 +123,12 @@ class Captioner:
     """
 
     def __init__(
-        self, models: CaptionModels, settings: CaptionSettings, sentiments: Sequence[str]
+        self, models: CaptionModels, settings: SearchSettings, sentiments: Sequence[str]
     ) -> None:
-        self._settings = {s: replace(settings, sentiment=s or None) for s in sentiments}
-        self._objectives = {s: self._settings[s].objective(models) for s in sentiments}
+        self._settings = {
+            s: CaptionSettings(**{**vars(settings), "sentiment": s or None}) for s in sentiments
+        }
+        self._objectives = {s: objective_of(self._settings[s], models) for s in sentiments}
         for sentiment, objective in self._objectives.items():
             _make_tables(objective, self._settings[sentiment])
 
@@ -205,7 +208,7 @@ def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
     bound = objective.bind([problem])
     with _lock_of_tables():
         for term in bound.terms:
-            settings.transfer.bind(objective.primary, term.table, term)
+            proposal_named(settings.proposal).bind(objective.primary, term.table, term)
 
 
 @contextmanager

@@ -1,0 +1,238 @@
+"""Settings of the jobs: an option of the command line and of Python, written once.
+
+A job's settings are a frozen dataclass. A field gives an option its name, type and default; the
+docstring's "Attributes" give it its help. `fuseprompt.cli.options` makes parsers of such classes.
+Nothing heavy is imported here, so that help and usage errors come at once. Read next:
+`fuseprompt.tasks.caption`.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from fuseprompt.errors import ModelError, UsageError
+
+#: Called with what is being made, how much of it is done, and how much there is.
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value, as a person types it.
+
+    Attributes:
+        metavar: Its placeholder in help.
+        expected: What it must be, in words.
+        read: Makes the value of the text; a `ValueError` means that it is not of this kind.
+        accepts: Whether a value that was read is allowed.
+    """
+
+    metavar: str
+    expected: str = "text"
+    read: Callable[[str], Any] = str
+    accepts: Callable[[Any], bool] = lambda _: True
+
+
+def read_pair(text: str) -> tuple[str, float]:
+    """Return name and number of a text such as "image=20".
+
+    Raises:
+        ValueError: If it is of another form.
+    """
+    name, _, number = text.partition("=")
+    return name, float(number)
+
+
+Integer = Annotated[int, Kind("N", "a whole number", int)]
+PositiveInt = Annotated[int, Kind("N", "a whole number above 0", int, lambda n: n > 0)]
+NaturalInt = Annotated[int, Kind("N", "a whole number of at least 0", int, lambda n: n >= 0)]
+PositiveFloat = Annotated[float, Kind("X", "a number above 0", float, lambda x: x > 0)]
+Word = Annotated[str, Kind("WORD", "a word", str.strip, bool)]
+Weights = Annotated[Mapping[str, float], Kind("TERM=W", "TERM=NUMBER, such as image=20", read_pair)]
+Device = Annotated[
+    str,
+    Kind("NAME", "auto, cpu or cuda", accepts=re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
+]
+Name = Annotated[str, Kind("NAME")]
+ModelId = Annotated[str, Kind("ID")]
+File = Annotated[Path, Kind("FILE", "a file name", Path)]
+Folder = Annotated[Path, Kind("FOLDER", "a folder", Path)]
+Proposal = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
+
+#: The paper's prefix (section 4.2).
+PREFIX: Final = "An image of"
+
+#: Weight of each term; image and sentiment tuned on pictures that are no examples
+#: (docs/decisions.md).
+WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 12.0, "sentiment": 3.0}
+
+#: Tuned together with the sentiment's weight (benchmarks/results/sentiment.md).
+SENTIMENT_TEMPERATURE: Final = 3.0
+
+
+@dataclass(frozen=True)
+class ModelIds:
+    """Ids of the models of a caption, as `load` takes them.
+
+    Attributes:
+        lm: Causal language model.
+        image_text: Image-text model.
+        sentiment: Classifier, loaded only where a sentiment is asked for.
+    """
+
+    lm: str
+    image_text: str
+    sentiment: str
+
+
+#: Default always (docs/decisions.md): real weights that ship in packages.
+OFFLINE: Final = ModelIds("offline:lm", "offline:image-text", "offline:sentiment")
+
+#: Williams & Kolter (2024), section 4.2.
+PAPER: Final = ModelIds(
+    "gpt2-medium",
+    "openai/clip-vit-base-patch32",
+    "cardiffnlp/twitter-roberta-base-sentiment-latest",
+)
+
+#: Size of a search with the paper's models (section 4.2).
+PAPER_SIZE: Final[Mapping[str, int]] = {"beam_width": 5, "search_width": 512}
+
+
+def model_ids(choice: str) -> ModelIds:
+    """Return the ids behind "offline", "paper" or the name of a YAML file.
+
+    Args:
+        choice: One of the two words, or a file with the keys lm, image_text and sentiment (which
+            may be left out).
+
+    Returns:
+        The ids.
+
+    Raises:
+        ModelError: If the choice is none of these, or the file lacks a key or has an unknown one.
+    """
+    if choice in ("offline", "paper"):
+        return OFFLINE if choice == "offline" else PAPER
+    file = Path(choice)
+    if not file.is_file():
+        raise ModelError(
+            f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file."
+        )
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ModelError(f"{choice}: not a YAML file ({str(error).splitlines()[0]}).") from None
+    known = set(ModelIds.__dataclass_fields__)
+    keys = {str(key) for key in read} if isinstance(read, dict) else set()
+    if not {"lm", "image_text"} <= keys <= known:
+        raise ModelError(
+            f"{choice}: expected the keys {sorted(known)} (sentiment may be left out), got "
+            f"{sorted(keys)}."
+        )
+    return ModelIds(**{"sentiment": OFFLINE.sentiment, **{k: str(v) for k, v in read.items()}})
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Models of a job.
+
+    Attributes:
+        models: Models: offline, paper, or a YAML file with the keys lm, image_text and sentiment.
+        device: Device: auto (a GPU if there is one), cpu or cuda.
+    """
+
+    models: Name = field(default_factory=lambda: os.environ.get("FUSEPROMPT_MODELS") or "offline")
+    device: Device = "auto"
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of a caption's search; the defaults were tuned for the offline models.
+
+    Attributes:
+        prefix: Text that every caption begins with.
+        weights: Weight of a term, such as image=20; may repeat.
+        sentiment_temperature: Divisor of the classifier's logits; 1 is its plain cross-entropy.
+        proposal: Proposal of candidates.
+        max_tokens: Most tokens that are appended.
+        beam_width: Active hypotheses per image; 5 with the paper's models.
+        search_width: Candidates per hypothesis that are scored; 512 with the paper's models.
+        seed: Seed; random draws depend on it, the image's name and the sentiment.
+        group_size: Images searched together.
+    """
+
+    prefix: str = PREFIX
+    weights: Weights = field(default_factory=dict, metadata={"option": "weight"})
+    sentiment_temperature: PositiveFloat = SENTIMENT_TEMPERATURE
+    proposal: Proposal = "additive"
+    max_tokens: PositiveInt = 12
+    beam_width: PositiveInt = 8
+    search_width: PositiveInt = 16
+    seed: Integer = 0
+    group_size: PositiveInt = 4
+
+    def check(self, *, has_sentiment: bool) -> None:
+        """Refuse weights that fit no term of the caption.
+
+        Args:
+            has_sentiment: Whether there is a sentiment term.
+
+        Raises:
+            UsageError: If a weight names no term, or is out of its range, or the sentiment has
+                settings and there is none.
+        """
+        terms = [name for name in WEIGHTS if has_sentiment or name != "sentiment"]
+        for name, weight in self.weights.items():
+            given = f"weight {name}={weight:g}"
+            if name == "sentiment" and not has_sentiment:
+                raise UsageError(f"{given}: there is no sentiment without --sentiment LABEL.")
+            if name not in terms:
+                raise UsageError(f"{given}: no term {name!r}; the terms are {terms}.")
+            if not 0.0 <= weight < math.inf:
+                raise UsageError(f"{given}: expected a finite number of at least 0.")
+            if weight == 0.0 and name != "fluency":
+                raise UsageError(f"{given}: expected more than 0; only fluency may weigh 0.")
+        if not has_sentiment and self.sentiment_temperature != SENTIMENT_TEMPERATURE:
+            raise UsageError(
+                f"sentiment temperature {self.sentiment_temperature:g}: there is no sentiment "
+                "without --sentiment LABEL."
+            )
+
+
+@dataclass(frozen=True)
+class CaptionSettings(SearchSettings):
+    """Settings of a caption.
+
+    Attributes:
+        sentiment: Label of the sentiment classifier, such as positive.
+        num_captions: Captions per image, best first.
+        together: Write one text for all images; its image loss is the mean of theirs.
+        forbid: Word that no caption may have; may repeat.
+        require: Word that every caption has; may repeat.
+        time_limit: Seconds per group of images.
+    """
+
+    sentiment: Annotated[str, Kind("LABEL")] | None = None
+    num_captions: PositiveInt = 1
+    together: bool = False
+    forbid: tuple[Word, ...] = ()
+    require: tuple[Word, ...] = ()
+    time_limit: PositiveFloat | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be known without models.
+
+        Raises:
+            UsageError: If settings contradict each other.
+        """
+        self.check(has_sentiment=self.sentiment is not None)
+        both = {w.casefold() for w in self.forbid} & {w.casefold() for w in self.require}
+        if both:
+            raise UsageError(f"--forbid and --require both name {', '.join(sorted(both))}.")
