@@ -108,7 +108,15 @@ def write_gguf_folder(path: Path, folder: Path) -> None:
         raise ModelError(f"Expected a GGUF file of version 3, got {magic!r} version {version}.")
     from gguf import GGUFReader  # a sixth of a second that other models need not wait for
 
-    reader = GGUFReader(path)
+    class QuickReader(GGUFReader):  # type: ignore[misc]
+        data: Any
+
+        # Cut as a plain array, a long vocabulary is read in a third of the time.
+        def _get(self, *args: Any, **kwargs: Any) -> Any:
+            self.data = self.data.view(np.ndarray)
+            return super()._get(*args, **kwargs)
+
+    reader = QuickReader(path)
     settings = {name: field.contents() for name, field in reader.fields.items()}
     kind = settings.get("general.architecture")
     if kind != "llama":
