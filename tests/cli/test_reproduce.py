@@ -108,7 +108,7 @@ def test_a_group_size_is_not_the_papers_and_can_be_replaced(monkeypatch, capsys)
     monkeypatch.setattr(evaluate, "run", lambda options: asked.append(options) or 0)
     where = ["reproduce", "coco", "--root", "data", "--out", "run"]
     assert main([*where, "--group-size", "4"]) == 0
-    assert asked[0].run.settings.group_size == 4
+    assert asked[0].evaluation.settings.group_size == 4
     assert capsys.readouterr().err == ""
 
 

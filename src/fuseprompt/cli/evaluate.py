@@ -4,41 +4,34 @@ A thin layer over `fuseprompt.evaluation.runs.evaluate`, which is to be read nex
 """
 
 import json
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from fuseprompt.cli.bar import Bar, describe_seconds
 from fuseprompt.cli.caption import describe_models, preset
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.tasks.settings import (
     File,
     Folder,
-    Kind,
     ModelSettings,
-    Name,
-    NaturalInt,
-    PositiveFloat,
-    PositiveInt,
     SearchSettings,
     model_ids,
 )
 
 if TYPE_CHECKING:
-    from fuseprompt.evaluation.datasets import Dataset
     from fuseprompt.evaluation.runs.evaluate import Status
     from fuseprompt.evaluation.runs.folder import Run
-    from fuseprompt.evaluation.runs.searcher import MakeCaptioner
-    from fuseprompt.evaluation.runs.workers import StartWorker
 
-__all__ = ["Options", "RunOptions", "ScoringOptions", "preset", "print_run", "run"]
+__all__ = ["Evaluation", "Options", "ScoringOptions", "preset", "print_run", "run"]
 
 #: Seconds between two lines about progress where nobody is looking at a terminal.
 LINE_SECONDS: Final = 60.0
@@ -61,46 +54,19 @@ class ScoringOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """Options of a run over a dataset.
+class Evaluation:
+    """Options of a run and of its scores.
 
     Attributes:
-        root: Folder of the dataset.
-        out: Folder to write to.
-        resume: Go on with the run in the folder, if there is one.
-        split: Split; the dataset's first by default.
-        sentiment: Sentiment, such as positive, or both.
-        limit: Only the first images.
-        shard: Work on a part, in a folder of its own; auto asks SLURM or torchrun.
-        executor: Workers are processes, or of a Ray cluster.
-        workers: Workers; one per GPU by default, one on a CPU.
-        threads: CPU threads per worker, a setting of the run; cores / workers by default.
-        gpus_per_worker: With Ray, share of a GPU for each worker, such as 0.5.
-        max_failures: Failed images after which the run ends.
-        hours: End after so long; --resume goes on.
-        group_timeout: Seconds after which the worker of a group is taken to hang and is replaced.
         check_grouping: Caption every image once more by itself, and count the captions that differ.
         config: YAML file with any of these options.
     """
 
-    root: Folder
-    out: Folder
+    run: RunOptions
     settings: SearchSettings
     models: ModelSettings
     scoring: ScoringOptions
     output: Output
-    resume: bool = False
-    split: Name | None = None
-    sentiment: Annotated[str, Kind("LABEL")] | None = None
-    limit: PositiveInt | None = None
-    shard: Annotated[str, Kind("I/N")] = "1/1"
-    executor: Literal["local", "ray"] = "local"
-    workers: PositiveInt | None = None
-    threads: PositiveInt | None = None
-    gpus_per_worker: PositiveFloat = 1.0
-    max_failures: NaturalInt = 100
-    hours: PositiveFloat | None = None
-    group_timeout: PositiveFloat | None = None
     check_grouping: bool = False
     config: File | None = None
 
@@ -114,7 +80,7 @@ class Options:
     """
 
     dataset: str = field(metadata={"argument": "DATASET"})
-    run: RunOptions
+    evaluation: Evaluation
 
 
 def run(options: Options) -> int:
@@ -128,67 +94,43 @@ def run(options: Options) -> int:
     """
     from fuseprompt.evaluation.datasets import read_dataset
     from fuseprompt.evaluation.runs.conclude import conclude
-    from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+    from fuseprompt.evaluation.runs.evaluate import evaluate
     from fuseprompt.evaluation.runs.folder import write_text
     from fuseprompt.evaluation.runs.merge import compare
-    from fuseprompt.evaluation.runs.plan import read_shard
-    from fuseprompt.evaluation.runs.searcher import settings_of
+    from fuseprompt.evaluation.runs.ray_workers import check_ray
     from fuseprompt.models.hub import silence_libraries
 
-    chosen = options.run
-    if chosen.executor == "ray":
-        from fuseprompt.evaluation.runs.ray_workers import check_ray
-
+    chosen, scoring = options.evaluation, options.evaluation.scoring
+    how = chosen.run
+    if how.executor == "ray":
         check_ray()
-    dataset = read_dataset(
-        options.dataset, chosen.root, split=chosen.split, sentiment=chosen.sentiment
-    )
+    dataset = read_dataset(options.dataset, how.root, split=how.split, sentiment=how.sentiment)
     with Bar(quiet=chosen.output.quiet) as bar:
         status = _Status(bar)
         for text in dataset.notes:
             status.note(text)
-        make, num_workers = _workers(chosen, dataset)
-        plan = Plan(
-            folder=chosen.out,
-            root=str(chosen.root),
-            sentiment=chosen.sentiment,
-            shard=read_shard(chosen.shard),
-            limit=chosen.limit,
-            resume=chosen.resume,
-            num_workers=num_workers,
-            max_failures=chosen.max_failures,
-            hours=chosen.hours,
-            group_timeout=chosen.group_timeout,
-        )
-        settings = settings_of(make, dataset)
-        bar.remark(describe_models(chosen.models.models, make.ids, any(make.sentiments)))
-        if not chosen.scoring.no_score:
-            _note_missing_tools(status.note, chosen.scoring.spice_folder)
+        has_sentiment = any(item.sentiment for item in dataset.items)
+        ids = model_ids(chosen.models.models)
+        bar.remark(describe_models(chosen.models.models, ids, has_sentiment))
+        if not scoring.no_score:
+            _note_missing_tools(status.note, scoring.spice_folder)
         silence_libraries()
-
-        def caption(settings: Any, plan: Plan) -> "Run":
-            return evaluate(
-                dataset,
-                settings,
-                plan=plan,
-                open_workers=lambda: _open_workers(chosen, make, num_workers),
-                on_status=status.show,
-                on_note=status.note,
-            )
-
-        with _stopped_by_sigterm(), _told_what_is_safe(plan.folder):
-            found = caption(settings, plan)
+        caption = partial(
+            evaluate, dataset, models=chosen.models, on_status=status.show, on_note=status.note
+        )
+        with _stopped_by_sigterm(), _told_what_is_safe(how.out):
+            found = caption(how, search=chosen.settings)
             agreement: dict[str, Any] = {}
             if chosen.check_grouping:
-                alone = replace(plan, folder=plan.folder / ALONE, resume=True)
-                other = caption(replace(settings, group_size=1), alone)
+                alone = replace(how, out=how.out / ALONE, resume=True)
+                other = caption(alone, search=replace(chosen.settings, group_size=1))
                 agreement = asdict(compare(found, other))
-                write_text(plan.folder / "grouping.json", json.dumps(agreement) + "\n")
+                write_text(how.out / "grouping.json", json.dumps(agreement) + "\n")
             scores = conclude(
                 found,
                 dataset,
-                with_scores=not chosen.scoring.no_score,
-                spice_folder=chosen.scoring.spice_folder,
+                with_scores=not scoring.no_score,
+                spice_folder=scoring.spice_folder,
                 on_note=status.note,
             )
     print_run(found, scores, agreement=agreement, as_json=chosen.output.json)
@@ -232,42 +174,6 @@ def print_run(run: "Run", scores: Any, *, agreement: Any = None, as_json: bool) 
 
     print_scores(scores)
     print(f"Report: {run.folder / 'report.md'}")
-
-
-def _workers(options: RunOptions, dataset: "Dataset") -> "tuple[MakeCaptioner, int]":
-    """Return what makes workers, and how many there are to be."""
-    import torch
-
-    from fuseprompt.evaluation.runs.folder import has_settings, read_settings
-    from fuseprompt.evaluation.runs.searcher import MakeCaptioner
-    from fuseprompt.models.hub import pick_device
-
-    sentiments = tuple(sorted({item.sentiment for item in dataset.items}))
-    options.settings.check(has_sentiment=any(sentiments))
-    device = options.models.device
-    kind = pick_device(device).type
-    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 1
-    num_workers = options.workers or (gpus if kind == "cuda" else 1)
-    threads = options.threads
-    if threads is None and options.resume and has_settings(options.out):
-        threads = read_settings(options.out)[0].threads
-    threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
-    device = kind if device == "auto" else device
-    ids = model_ids(options.models.models)
-    return MakeCaptioner(ids, options.settings, sentiments, device, threads), num_workers
-
-
-def _open_workers(
-    options: RunOptions, make: "MakeCaptioner", num_workers: int
-) -> "AbstractContextManager[StartWorker]":
-    if options.executor == "local":
-        from fuseprompt.evaluation.runs.workers import local_workers
-
-        return local_workers(make)
-    from fuseprompt.evaluation.runs.ray_workers import ray_workers
-
-    gpus = options.gpus_per_worker if make.device.startswith("cuda") else 0.0
-    return ray_workers(make, num_workers=num_workers, threads=make.threads, gpus=gpus)
 
 
 def _note_missing_tools(note: Callable[[str], None], spice_folder: Path | None) -> None:

@@ -23,7 +23,7 @@ class Options:
     """
 
     experiment: Literal["coco", "nocaps", "senticap"] = field(metadata={"argument": "NAME"})
-    run: evaluate.RunOptions
+    evaluation: evaluate.Evaluation
 
 
 def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -52,4 +52,4 @@ def run(options: Options) -> int:
         0 if every image has a caption, else 1.
     """
     dataset = read_experiment(options.experiment)["dataset"]
-    return evaluate.run(evaluate.Options(dataset, options.run))
+    return evaluate.run(evaluate.Options(dataset, options.evaluation))

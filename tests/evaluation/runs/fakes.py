@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
-from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run, RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.workers import (
     Answer,
@@ -169,13 +170,13 @@ def fake_dataset(folder: Path, count: int = 10) -> Dataset:
 def run_fake(
     data: Path, out: Path, make: MakeFake | None = None, *, count: int = 10, **options: object
 ) -> Run:
-    """Caption fake images in this process; options are those of a `Plan`."""
+    """Caption fake images in this process; options are `RunOptions`."""
     settings = options.pop("settings", SETTINGS)
-    plan = replace(Plan(out), **options)
-    return evaluate(
+    chosen = RunOptions(data, out, **options)
+    return caption_dataset(
         fake_dataset(data, count),
         settings,
-        plan=plan,
+        chosen,
         open_workers=lambda: inline_workers(make or MakeFake()),
     )
 
@@ -188,10 +189,10 @@ def main() -> None:
     """Caption `argv[1]` into `argv[2]` with two workers, `argv[3]` seconds for each group."""
     data, out = Path(sys.argv[1]), Path(sys.argv[2])
     make = MakeFake(seconds=float(sys.argv[3]))
-    evaluate(
+    caption_dataset(
         fake_dataset(data, 40),
         SETTINGS,
-        plan=Plan(out, resume=True, num_workers=2),
+        RunOptions(Path("data"), out, resume=True, workers=2),
         open_workers=lambda: local_workers(make),
     )
 

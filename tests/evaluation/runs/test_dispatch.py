@@ -10,8 +10,9 @@ import pytest
 
 from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.dispatch import _Place, _Task, _Watch
-from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.workers import Answer, local_workers
 from tests.evaluation.runs.fakes import (
@@ -129,10 +130,10 @@ def test_far_longer_than_all_before_is_told_once(clock: Clock) -> None:
 
 
 def run_stuck(data: Path, out: Path, *, group_timeout: float | None) -> Run:
-    return evaluate(
+    return caption_dataset(
         fake_dataset(data),
         SETTINGS,
-        plan=Plan(out, group_timeout=group_timeout, hours=1.0),
+        RunOptions(Path("data"), out, group_timeout=group_timeout, hours=1.0),
         open_workers=lambda: nullcontext(partial(Endless, MakeFake())),
     )
 
@@ -158,10 +159,10 @@ def test_an_image_that_hangs_fails_alone(tmp_path: Path, clock: Clock, monkeypat
 def test_a_run_with_an_image_that_hangs_ends(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "_TURN", 0.1)
     run_fake(tmp_path / "data", tmp_path / "poison", MakeFake(poison=("7",)))
-    run = evaluate(
+    run = caption_dataset(
         fake_dataset(tmp_path / "data"),
         SETTINGS,
-        plan=Plan(tmp_path / "run", num_workers=2, group_timeout=0.3),
+        RunOptions(Path("data"), tmp_path / "run", workers=2, group_timeout=0.3),
         open_workers=lambda: local_workers(MakeFake(hanging=("7",))),
     )
     assert [key[0] for key in run.failures] == ["7"]

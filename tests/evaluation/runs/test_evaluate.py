@@ -19,9 +19,10 @@ import pytest
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item, make_dataset
 from fuseprompt.evaluation.runs import dispatch
-from fuseprompt.evaluation.runs.evaluate import Plan, Status, evaluate
+from fuseprompt.evaluation.runs.evaluate import Status, caption_dataset
 from fuseprompt.evaluation.runs.folder import read_run
-from fuseprompt.evaluation.runs.plan import Job, Shard
+from fuseprompt.evaluation.runs.options import RunOptions
+from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 from tests.evaluation.runs.fakes import (
     SETTINGS,
@@ -89,13 +90,13 @@ def test_shards_in_any_order_change_no_caption(tmp_path: Path, whole: bytes) -> 
     lines = []
     for index in (2, 1):
         out = tmp_path / f"shard{index}"
-        run = run_fake(tmp_path / "data", out, shard=Shard(index, 2))
+        run = run_fake(tmp_path / "data", out, shard=f"{index}/2")
         assert run.scope.num_jobs == 10
         assert run.scope.num_shard_jobs == len(run.captions)
         lines += captions_of(out).splitlines()
     assert sorted(lines) == sorted(whole.splitlines())
     with pytest.raises(RunError, match="holds shard 1/2, asked for was 2/2"):
-        run_fake(tmp_path / "data", tmp_path / "shard1", shard=Shard(2, 2), resume=True)
+        run_fake(tmp_path / "data", tmp_path / "shard1", shard="2/2", resume=True)
 
 
 def test_a_limit_can_be_raised_and_not_lowered(tmp_path: Path, whole: bytes) -> None:
@@ -110,10 +111,10 @@ def test_a_limit_can_be_raised_and_not_lowered(tmp_path: Path, whole: bytes) -> 
 def test_every_sentiment_is_a_caption_of_its_own(tmp_path: Path) -> None:
     plain = fake_dataset(tmp_path / "data", 3)
     items = [replace(i, sentiment=s) for i in plain.items for s in ("positive", "negative")]
-    run = evaluate(
+    run = caption_dataset(
         make_dataset("folder", "all", items=items),
         SETTINGS,
-        plan=Plan(tmp_path / "run"),
+        RunOptions(Path("data"), tmp_path / "run"),
         open_workers=lambda: inline_workers(MakeFake()),
     )
     assert list(run.captions) == [(str(i), s) for i in (1, 2, 3) for s in ("negative", "positive")]
@@ -174,7 +175,9 @@ def test_two_runs_into_one_folder(tmp_path: Path) -> None:
             run_fake(data, out, resume=True)
         return inline_workers(MakeFake())
 
-    run = evaluate(fake_dataset(data), SETTINGS, plan=Plan(out), open_workers=open_workers)
+    run = caption_dataset(
+        fake_dataset(data), SETTINGS, RunOptions(Path("data"), out), open_workers=open_workers
+    )
     assert len(run.captions) == 10
 
 
@@ -228,10 +231,10 @@ class Crowded(InlineWorker):
 
 
 def test_images_that_only_fail_together_are_searched_alone(tmp_path: Path) -> None:
-    run = evaluate(
+    run = caption_dataset(
         fake_dataset(tmp_path / "data", 5),
         SETTINGS,
-        plan=Plan(tmp_path / "run"),
+        RunOptions(Path("data"), tmp_path / "run"),
         open_workers=lambda: nullcontext(partial(Crowded, MakeFake())),
     )
     assert run.failures == {}
@@ -251,10 +254,10 @@ def test_missing_images_are_found_before_any_work(tmp_path: Path) -> None:
     dataset = make_dataset("folder", "all", items=items)
 
     def attempt(max_failures: int) -> None:
-        evaluate(
+        caption_dataset(
             dataset,
             SETTINGS,
-            plan=Plan(tmp_path / "run", max_failures=max_failures),
+            RunOptions(Path("data"), tmp_path / "run", max_failures=max_failures),
             open_workers=lambda: inline_workers(MakeFake()),
             on_note=notes.append,
         )
@@ -328,10 +331,10 @@ def test_hours_leave_the_rest_to_a_later_run(tmp_path: Path, whole: bytes) -> No
 
 def test_the_status_tells_pace_and_time_left(tmp_path: Path) -> None:
     seen: list[Status] = []
-    evaluate(
+    caption_dataset(
         fake_dataset(tmp_path / "data"),
         SETTINGS,
-        plan=Plan(tmp_path / "run"),
+        RunOptions(Path("data"), tmp_path / "run"),
         open_workers=lambda: inline_workers(MakeFake()),
         on_status=seen.append,
     )

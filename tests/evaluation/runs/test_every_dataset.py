@@ -11,8 +11,9 @@ import pytest
 
 from fuseprompt.evaluation.datasets import NAMES, Dataset, read_dataset
 from fuseprompt.evaluation.metrics.predictions import match, read_predictions
-from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
+from fuseprompt.evaluation.runs.options import RunOptions
 from tests.evaluation.datasets.fixtures import WRITERS
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, inline_workers
 
@@ -28,10 +29,10 @@ def run(dataset: Dataset, out: Path, *, resume: bool = False, limit: int | None 
     settings = replace(
         SETTINGS, dataset=dataset.name, split=dataset.split, fingerprint=dataset.fingerprint
     )
-    return evaluate(
+    return caption_dataset(
         dataset,
         settings,
-        plan=Plan(out, resume=resume, limit=limit),
+        RunOptions(Path("data"), out, resume=resume, limit=limit),
         open_workers=lambda: inline_workers(MakeFake()),
     )
 

@@ -8,14 +8,13 @@ import pytest
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.merge import merge
-from fuseprompt.evaluation.runs.plan import Shard
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, run_fake
 
 
 def shards(tmp_path: Path, count: int = 3) -> list[Path]:
     folders = [tmp_path / f"shard{index}" for index in range(1, count + 1)]
     for index, folder in enumerate(folders, start=1):
-        run_fake(tmp_path / "data", folder, shard=Shard(index, count))
+        run_fake(tmp_path / "data", folder, shard=f"{index}/{count}")
     return folders
 
 

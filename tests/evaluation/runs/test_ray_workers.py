@@ -16,9 +16,10 @@ import pytest
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs import dispatch
-from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.ray_workers import ray_workers
 from fuseprompt.evaluation.runs.workers import MakeSearcher
 from tests.evaluation.runs.fakes import (
@@ -77,10 +78,10 @@ def run_ray(
     count: int = 60,
     group_timeout: float | None = None,
 ) -> Run:
-    return evaluate(
+    return caption_dataset(
         fake_dataset(data, count),
         SETTINGS,
-        plan=Plan(out, resume=True, num_workers=2, group_timeout=group_timeout),
+        RunOptions(Path("data"), out, resume=True, workers=2, group_timeout=group_timeout),
         open_workers=lambda: ray_workers(make, num_workers=2, threads=1, gpus=0.0),
     )
 

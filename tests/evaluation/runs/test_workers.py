@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import ProblemError, RunError
-from fuseprompt.evaluation.runs.evaluate import Plan, evaluate
+from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.workers import (
     Answer,
@@ -40,10 +41,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def run_local(tmp_path: Path, make: MakeSearcher, *, count: int = 10, num_workers: int = 2) -> Run:
-    return evaluate(
+    return caption_dataset(
         fake_dataset(tmp_path / "data", count),
         SETTINGS,
-        plan=Plan(tmp_path / "run", num_workers=num_workers),
+        RunOptions(Path("data"), tmp_path / "run", workers=num_workers),
         open_workers=lambda: local_workers(make),
     )
 
@@ -91,10 +92,10 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         workers.append(worker)
         return worker
 
-    evaluate(
+    caption_dataset(
         fake_dataset(tmp_path / "data"),
         SETTINGS,
-        plan=Plan(tmp_path / "run"),
+        RunOptions(Path("data"), tmp_path / "run"),
         open_workers=lambda: nullcontext(start_and_kill_the_first),
     )
     assert [worker.process.exitcode for worker in workers] == [-9, 0]
@@ -107,10 +108,10 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
     with pytest.raises(
         RunError, match=r"3 workers died while they loaded the models \(exit code 3"
     ):
-        evaluate(
+        caption_dataset(
             fake_dataset(tmp_path / "data"),
             SETTINGS,
-            plan=Plan(tmp_path / "run", resume=True),
+            RunOptions(Path("data"), tmp_path / "run", resume=True),
             open_workers=lambda: local_workers(MakeFake(broken="dies")),
         )
 

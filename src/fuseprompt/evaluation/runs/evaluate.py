@@ -5,16 +5,18 @@ before any work, writes each group to the journal as it comes, and makes the mer
 end. Read next: `fuseprompt.evaluation.runs.merge`.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Dataset
+from fuseprompt.evaluation.runs import workers
 from fuseprompt.evaluation.runs.dispatch import dispatch
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
@@ -31,17 +33,19 @@ from fuseprompt.evaluation.runs.folder import (
     write_settings,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest, read_journal
+from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.plan import (
-    ALL,
     Group,
     Job,
-    Shard,
     is_done,
     make_groups,
     make_jobs,
+    read_shard,
     take_shard,
 )
+from fuseprompt.evaluation.runs.ray_workers import ray_workers
 from fuseprompt.evaluation.runs.workers import StartWorker
+from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
 
 #: Bytes of a caption in all files of a run together, and of a report beside them.
 BYTES_PER_CAPTION: Final = 4_000
@@ -79,87 +83,115 @@ class Status:
         return self.seconds * left / self.num_new if self.num_new else None
 
 
-@final
-@dataclass(frozen=True)
-class Plan:
-    """Which captions to write, where, and when to give up; no caption depends on it.
-
-    Attributes:
-        folder: The folder of the run.
-        root: Folder of the dataset, as a person finds it again.
-        sentiment: Sentiment that the dataset was read with, or None.
-        shard: The part to work on.
-        limit: Only the first so many images.
-        resume: Go on with the run in the folder, if there is one.
-        num_workers: Most workers at a time.
-        max_failures: Failed images after which the run ends.
-        hours: End after so long; groups that are not finished then are left to a later run.
-        group_timeout: Seconds after which the worker of a group is taken to hang, is replaced, and
-            the group is treated like one whose worker died; None for never.
-    """
-
-    folder: Path
-    root: str = ""
-    sentiment: str | None = None
-    shard: Shard = ALL
-    limit: int | None = None
-    resume: bool = False
-    num_workers: int = 1
-    max_failures: int = 100
-    hours: float | None = None
-    group_timeout: float | None = None
-
-
 def _ignore(_: object) -> None:
     """Do nothing: the default of a callback."""
 
 
 def evaluate(
     dataset: Dataset,
-    settings: RunSettings,
+    options: RunOptions,
     *,
-    plan: Plan,
+    models: ModelSettings,
+    search: SearchSettings,
+    on_status: Callable[[Status], object] = _ignore,
+    on_note: Callable[[str], object] = _ignore,
+) -> Run:
+    """Caption the images of a dataset into a folder.
+
+    Args:
+        dataset: The dataset.
+        options: Which captions to write and where, who does the work, and when to give up.
+        models: The models.
+        search: Settings of the search.
+        on_status: Called about once a second.
+        on_note: Called with sentences that a person should read.
+
+    Returns:
+        The run, complete unless images failed or `options.hours` were over.
+
+    Raises:
+        MissingModelError: If a model is not here and cannot be had.
+        RunError: If the folder cannot be used or holds another run, if too many images are missing
+            or fail, if the disk is full, or if no worker can load the models.
+    """
+    import torch  # Workers import this module, too, and those of tests need no torch.
+
+    from fuseprompt.evaluation.runs.searcher import MakeCaptioner, settings_of
+    from fuseprompt.models.hub import pick_device
+
+    sentiments = tuple(sorted({item.sentiment for item in dataset.items}))
+    search.check(has_sentiment=any(sentiments))
+    device = pick_device(models.device).type if models.device == "auto" else models.device
+    gpus = torch.cuda.device_count() if device == "cuda" else 1
+    num_workers = options.workers or gpus
+    threads = options.threads
+    if threads is None and options.resume and has_settings(options.out):
+        threads = read_settings(options.out)[0].threads
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
+    make = MakeCaptioner(model_ids(models.models), search, sentiments, device, threads)
+
+    def open_workers() -> AbstractContextManager[StartWorker]:
+        if options.executor == "local":
+            return workers.local_workers(make)
+        gpus = options.gpus_per_worker if device.startswith("cuda") else 0.0
+        return ray_workers(make, num_workers=num_workers, threads=threads, gpus=gpus)
+
+    return caption_dataset(
+        dataset,
+        settings_of(make, dataset),
+        replace(options, workers=num_workers),
+        open_workers=open_workers,
+        on_status=on_status,
+        on_note=on_note,
+    )
+
+
+def caption_dataset(
+    dataset: Dataset,
+    settings: RunSettings,
+    options: RunOptions,
+    *,
     open_workers: Callable[[], AbstractContextManager[StartWorker]],
     on_status: Callable[[Status], object] = _ignore,
     on_note: Callable[[str], object] = _ignore,
 ) -> Run:
-    """Caption the images of a dataset.
+    """Caption the images of a dataset by workers of any kind.
 
     Args:
         dataset: The dataset.
         settings: What the captions depend on.
-        plan: Which captions to write, and where.
+        options: Which captions to write, by how many workers, and when to give up.
         open_workers: Makes what starts workers; not called if nothing is left to do.
         on_status: Called about once a second.
         on_note: Called with sentences that a person should read.
 
     Returns:
-        The run, complete unless images failed or `plan.hours` were over.
+        The run.
 
     Raises:
-        RunError: If the folder cannot be used or holds another run, if too many images are missing
-            or fail, if the disk is full, or if no worker can load the models.
+        RunError: As `evaluate`.
     """
-    jobs = make_jobs(dataset.items, limit=plan.limit)
-    groups = take_shard(make_groups(jobs, settings.group_size), plan.shard)
+    folder, shard = options.out, read_shard(options.shard)
+    jobs = make_jobs(dataset.items, limit=options.limit)
+    groups = take_shard(make_groups(jobs, settings.group_size), shard)
     mine = [job for group in groups for job in group]
-    scope = Scope(len(jobs), plan.shard, len(mine), plan.limit, plan.root, plan.sentiment)
-    with open_folder(plan.folder, resume=plan.resume):
+    scope = Scope(len(jobs), shard, len(mine), options.limit, str(options.root), options.sentiment)
+    with open_folder(folder, resume=options.resume):
         # A folder without captions yet, as after a failed load of models, takes other settings.
-        if has_settings(plan.folder) and read_journal(plan.folder / JOURNAL):
-            _check_folder(plan, settings)
-        _check_disk(plan.folder, len(mine))
-        _check_images(mine, plan.max_failures, on_note)
-        write_settings(plan.folder, settings, scope)
-        with Journal(plan.folder / JOURNAL) as journal:
-            check_records(journal.records, settings, plan.folder)
+        if has_settings(folder) and read_journal(folder / JOURNAL):
+            _check_folder(folder, settings, scope)
+        _check_disk(folder, len(mine))
+        _check_images(mine, options.max_failures, on_note)
+        write_settings(folder, settings, scope)
+        with Journal(folder / JOURNAL) as journal:
+            check_records(journal.records, settings, folder)
             known = newest(journal.records)
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
                 keys = {job.key for job in mine}
                 with open_workers() as start:
-                    _work(todo, start, journal, settings, plan, keys, on_status, on_note)
-        run = read_run(plan.folder)
+                    _work(todo, start, journal, settings, options, keys, on_status, on_note)
+        run = read_run(folder)
         write_merged(run)
         return run
 
@@ -169,7 +201,7 @@ def _work(
     start_worker: StartWorker,
     journal: Journal,
     settings: RunSettings,
-    plan: Plan,
+    options: RunOptions,
     keys: set[Key],
     on_status: Callable[[Status], object],
     on_note: Callable[[str], object],
@@ -184,8 +216,8 @@ def _work(
         start_worker,
         settings=settings,
         known=known,
-        num_workers=plan.num_workers,
-        timeout=plan.group_timeout,
+        num_workers=options.workers or 1,
+        timeout=options.group_timeout,
         on_note=on_note,
     )
     with closing(batches):  # Ends the workers, however this ends.
@@ -200,29 +232,29 @@ def _work(
                     failed[record.key] = record
             seconds = time.monotonic() - start
             on_status(Status(len(keys), len(done), len(failed), num_new, seconds))
-            if len(failed) > plan.max_failures:
+            if len(failed) > options.max_failures:
                 raise RunError(
-                    f"{len(failed)} images failed, more than --max-failures {plan.max_failures}; "
-                    f"the last: {[*failed.values()][-1].error} What is done is safe: mend it and "
-                    "go on with --resume."
+                    f"{len(failed)} images failed, more than --max-failures "
+                    f"{options.max_failures}; the last: {[*failed.values()][-1].error} What is "
+                    "done is safe: mend it and go on with --resume."
                 )
-            if plan.hours is not None and seconds > plan.hours * 3600.0:
+            if options.hours is not None and seconds > options.hours * 3600.0:
                 return
 
 
-def _check_folder(plan: Plan, settings: RunSettings) -> None:
+def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:
     """Refuse to go on with other settings, another shard, or fewer images than before."""
-    there, scope = read_settings(plan.folder)
-    check_same(there, settings, where=plan.folder)
-    if scope.shard != plan.shard:
+    there, held = read_settings(folder)
+    check_same(there, settings, where=folder)
+    if held.shard != asked.shard:
         raise RunError(
-            f"{plan.folder}: holds shard {scope.shard}, asked for was {plan.shard}. Give each "
+            f"{folder}: holds shard {held.shard}, asked for was {asked.shard}. Give each "
             "shard a folder of its own, and merge them at the end."
         )
-    if plan.limit is not None and (scope.limit is None or scope.limit > plan.limit):
-        before = "all" if scope.limit is None else str(scope.limit)
+    if asked.limit is not None and (held.limit is None or held.limit > asked.limit):
+        before = "all" if held.limit is None else str(held.limit)
         raise RunError(
-            f"{plan.folder}: was made for {before} images, asked for were {plan.limit}. The limit "
+            f"{folder}: was made for {before} images, asked for were {asked.limit}. The limit "
             "of a run can be raised, not lowered: use another folder."
         )
 
