@@ -90,9 +90,9 @@ def test_options_that_are_not_given_leave_the_papers_settings_alone(monkeypatch)
     monkeypatch.setattr(evaluate, "run", lambda options: asked.append(options) or 0)
     assert main(["reproduce", "coco", "--root", "data", "--out", "run", "--limit", "5"]) == 0
     (options,) = asked
-    run = options.run
-    assert (options.dataset, run.split, run.models.models) == ("karpathy", "test", "paper")
-    assert run.settings == SearchSettings(
+    chosen, run = options.evaluation, options.evaluation.run
+    assert (options.dataset, run.split, chosen.models.models) == ("karpathy", "test", "paper")
+    assert chosen.settings == SearchSettings(
         weights={"image": 22.0},
         proposal="fuse",
         max_tokens=16,

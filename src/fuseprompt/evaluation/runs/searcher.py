@@ -1,4 +1,4 @@
-"""What a worker of a real run does: load the models once and caption group after group.
+"""The work of a worker: load the models once and caption group after group.
 
 Read next: `fuseprompt.tasks.caption`.
 """
@@ -23,7 +23,6 @@ from fuseprompt.models.images import open_image
 from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.search.engine import describe, versions
-from fuseprompt.search.state import HistoryEntry
 from fuseprompt.tasks.caption import Caption, caption, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
@@ -41,7 +40,7 @@ class MakeCaptioner:
     Attributes:
         ids: The models.
         settings: Settings of the search.
-        sentiments: Tones that will be asked for; "" is none.
+        sentiments: Sentiments that will be asked for; "" is none.
         device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
         threads: CPU threads.
     """
@@ -53,46 +52,24 @@ class MakeCaptioner:
     threads: int
 
     def __call__(self, number: int) -> "Captioner":
-        """Return the searcher of a worker.
-
-        Args:
-            number: The worker's number.
-
-        Returns:
-            The searcher, its models loaded and its tables made.
-        """
+        """Return the searcher of the worker of a number, its models loaded and its tables made."""
         silence_libraries()  # Several workers share a terminal.
         torch.set_num_threads(self.threads)
         device = self.device
         if device == "cuda":
             device = f"cuda:{number % torch.cuda.device_count()}"
-        models = load_models(
-            self.ids,
-            with_sentiment=any(s for s in self.sentiments),
-            device=device,
-        )
+        models = load_models(self.ids, with_sentiment=any(self.sentiments), device=device)
         return Captioner(models, self.settings, self.sentiments)
 
 
 def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
-    """Return what the captions of a run depend on.
-
-    Args:
-        make: Makes the workers' searchers.
-        dataset: The dataset.
-
-    Returns:
-        The settings, with the revision of each model.
-
-    Raises:
-        MissingModelError: If a model is not here and cannot be had.
-    """
-    is_toned = any(make.sentiments)
-    ids = {n: i for n, i in vars(make.ids).items() if n != "sentiment" or is_toned}
+    """Return what the captions of a run depend on; a `MissingModelError` if a model is not here."""
+    has_sentiment = any(make.sentiments)
+    ids = {n: i for n, i in vars(make.ids).items() if n != "sentiment" or has_sentiment}
     search = {n: v for n, v in describe(make.settings).items() if n not in _OF_THE_RUN}
     search["proposal"] = describe(proposal_named(make.settings.proposal))
     weights = {**WEIGHTS, **make.settings.weights}
-    if not is_toned:
+    if not has_sentiment:
         del weights["sentiment"], search["sentiment_temperature"]
     return RunSettings(
         dataset=dataset.name,
@@ -116,10 +93,10 @@ class Captioner:
     Args:
         models: Loaded models.
         settings: Settings of a caption.
-        sentiments: Tones that will be asked for; "" is none.
+        sentiments: Sentiments that will be asked for; "" is none.
 
     Raises:
-        ProblemError: If the classifier knows no such tone.
+        ProblemError: If the classifier knows no such sentiment.
     """
 
     def __init__(
@@ -133,14 +110,7 @@ class Captioner:
             _make_tables(objective, self._settings[sentiment])
 
     def find_faults(self, jobs: Sequence[Job]) -> dict[Key, str]:
-        """Return why images cannot be read, by key.
-
-        Args:
-            jobs: The jobs.
-
-        Returns:
-            A sentence for each image that cannot be read.
-        """
+        """Return a sentence on each image that cannot be read, by key."""
         faults = {}
         for job in jobs:
             try:
@@ -152,17 +122,7 @@ class Captioner:
         return faults
 
     def search(self, jobs: Sequence[Job]) -> list[Found]:
-        """Caption images together.
-
-        Args:
-            jobs: The jobs, of one sentiment.
-
-        Returns:
-            A caption for each job, in order.
-
-        Raises:
-            ImageError: If an image cannot be read any more.
-        """
+        """Return captions in the order of the jobs, which share a sentiment and a search."""
         sentiment = jobs[0].sentiment
         results = caption(
             [job.image for job in jobs],
@@ -180,6 +140,8 @@ class Captioner:
 
 def _found(one: Caption) -> Found:
     result = one.result
+    # The lowest loss after each step, of active and finished hypotheses.
+    curve = [e.loss if e.pooled is None else min(e.loss, e.pooled) for e in result.history]
     return Found(
         caption=one.caption,
         text=one.text,
@@ -187,18 +149,13 @@ def _found(one: Caption) -> Found:
         loss=round(result.loss, 6),
         terms={name: round(value, 6) for name, value in result.terms.items()},
         finished=result.finished,
-        curve=tuple(round(_best(entry), 6) for entry in result.history),
+        curve=tuple(round(loss, 6) for loss in curve),
         seconds=round(result.seconds, 3),
     )
 
 
-def _best(entry: HistoryEntry) -> float:
-    """Return the lowest loss after a step, of open and finished texts."""
-    return entry.loss if entry.pooled is None else min(entry.loss, entry.pooled)
-
-
 def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
-    """Make what the transfer keeps on disk, one worker at a time, and check the sentiment.
+    """Make what the proposal keeps on disk, one worker at a time, and check the sentiment.
 
     Without the lock every worker of a machine would make the same table of a minute's work.
     """
