@@ -86,11 +86,13 @@ def test_ids_may_be_numbers_or_texts(id_: object, tmp_path: Path) -> None:
         "C:\\Users\\ann\\val2014\\COCO_val2014_000000000007.jpg",
         "/home/ann/COCO_val2014_000000000007.jpg",
         "../../../etc/COCO_val2014_000000000007.jpg",
+        "../../outside/COCO_val2014_000000000007.jpg",
         "http://images.example/val2014/COCO_val2014_000000000007.jpg",
     ],
 )
 def test_paths_of_other_machines_stay_inside_the_folder(name: str, tmp_path: Path) -> None:
     root = fixtures.write_coco(tmp_path / "data")
+    write_images(tmp_path / "outside", [coco_name(7)])
     file = write_json(root / "x.json", [{"image": name, "caption": "A kite."}])
     (item,) = read_dataset("karpathy", file).items
     assert (item.id, item.image) == ("7", root / "val2014" / coco_name(7))
@@ -124,3 +126,6 @@ def test_a_missing_image_is_expected_in_the_folder_of_its_split(tmp_path: Path) 
     write_json(tmp_path / "captions_train2014.json", coco_form(False))
     item = read_dataset("coco", tmp_path, split="train2014").items[0]
     assert item.image == tmp_path / "train2014" / coco_name(7, "train2014")
+    write_json(tmp_path / "captions_val2017.json", coco_form(False))
+    item = read_dataset("coco", tmp_path, split="val2017").items[0]
+    assert item.image == tmp_path / "val2017" / "000000000007.jpg"
