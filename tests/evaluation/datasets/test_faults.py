@@ -11,6 +11,7 @@ from tests.evaluation.datasets import fixtures
 from tests.evaluation.datasets.fixtures import (
     coco_form,
     coco_name,
+    karpathy_form,
     write_json,
 )
 
@@ -143,3 +144,10 @@ def test_a_fault_in_a_line_is_told_with_its_number(
     file.write_text(content)
     with pytest.raises(DatasetError, match=fault):
         read_dataset("karpathy", file)
+
+
+def test_a_folder_that_no_file_system_can_have_is_a_missing_one(tmp_path: Path) -> None:
+    form = karpathy_form()
+    form["images"][0]["filepath"] = "half \ud83d emoji"
+    item = read_dataset("karpathy", write_json(tmp_path / "dataset_coco.json", form)).items[0]
+    assert (item.id, item.image.is_file()) == ("7", False)

@@ -86,7 +86,7 @@ class ImageFolders:
         if folder not in self._listed:
             try:
                 self._listed[folder] = frozenset(os.listdir(folder))
-            except OSError:
+            except (OSError, UnicodeError):  # No name that a file can have.
                 self._listed[folder] = frozenset()
         return self._listed[folder]
 
