@@ -14,9 +14,11 @@ def read_tables(text: str) -> tuple[dict[str, str], dict[str, set[str]]]:
     back: dict[str, set[str]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if match := re.fullmatch(r"`(fuseprompt\.[\w.]+)`", cells[0]):
+        if match := re.fullmatch(r"`((?:fuseprompt|benchmarks|tests)\.[\w.]+)`", cells[0]):
             back[match[1]] = {part.strip() for part in cells[1].split(";")}
-        elif len(cells) == 4 and (match := re.fullmatch(r"`(fuseprompt\.[\w.]+)`", cells[1])):
+        elif len(cells) == 4 and (
+            match := re.fullmatch(r"`((?:fuseprompt|benchmarks|tests)\.[\w.]+)`", cells[1])
+        ):
             forth[cells[0]] = match[1]
     return forth, back
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fuseprompt.fuse.fit import load_or_fit
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.search.proposers import (
     LanguageModelProposer,
@@ -24,7 +25,6 @@ from fuseprompt.search.proposers import (
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer.anchored_words import AnchoredWords
 from fuseprompt.transfer.base import GRADIENT_COST, Slots, TokenScorer, Transfer
-from fuseprompt.transfer.cache import load_or_fit
 from fuseprompt.transfer.controls import RandomTransfer
 from fuseprompt.transfer.linearise import CommonWords
 from fuseprompt.transfer.retokenized import RetokenizedTransfer

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
 from benchmarks.speed.vocabularies import load_vocabularies, read_vocabulary
+from fuseprompt.fuse.alignment import default_words
 from fuseprompt.text.tokenizer import Tokenizer
-from fuseprompt.text.words import default_words
 
 _NAMES: Final = ("gpt2", "clip")
 #: Widths of GPT-2-medium and of CLIP ViT-B/32's text tower.
@@ -94,7 +94,7 @@ def run_arm(arm: Arm, words_per_case: int, num_words: int | None) -> dict[str, f
         Its "seconds" and "peak_mb".
     """
     from benchmarks.speed.published import PublishedModel, fit_published
-    from fuseprompt.transfer.fit import FitSettings, fit_adapter
+    from fuseprompt.fuse.fit import FitSettings, fit_adapter
 
     before = resident_mb()
     generator = torch.Generator().manual_seed(0)

@@ -4,7 +4,7 @@
 entry by entry, and V_i^+ * V_j is formed with the pseudo-inverse of the block-circulant matrix,
 block-diagonalised by Fourier matrices in double precision (Jin et al. 2017, which the algorithm
 cites). The primary's words are cut to l tokens, since both tensors need one depth. Nothing in the
-package uses its result; `fuseprompt.transfer.fit` is what to use. Read next:
+package uses its result; `fuseprompt.fuse.fit` is what to use. Read next:
 `benchmarks.speed.fit`.
 """
 
@@ -16,9 +16,6 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from fuseprompt.tensor.product import bcirc, block_fold, block_unfold
-from fuseprompt.text.words import in_running_text
 
 
 @final
@@ -61,7 +58,7 @@ def fit_published(
     shuffled = list(words)
     random.Random(seed).shuffle(shuffled)
     cases: dict[int, list[str]] = {length: [] for length in range(1, max_tokens + 1)}
-    for word in map(in_running_text, shuffled):
+    for word in (f" {word}" for word in shuffled):
         ours, theirs = primary.encode(word), secondary.encode(word)
         chosen = cases.get(len(theirs))
         if ours and chosen is not None and len(chosen) < words_per_case:
@@ -82,7 +79,7 @@ def circulant_pinv(a: Float[Tensor, "w d l"]) -> Float[Tensor, "d w l"]:
         a: Any tensor.
 
     Returns:
-        The same as `fuseprompt.tensor.t_pinv`, at several times the time and l times the memory.
+        V^+ of section 3.2, at l times the memory that Fourier slices need.
     """
     rows, columns, length = a.shape
     matrix = bcirc(a).to(torch.complex128).reshape(length, rows, length, columns)
@@ -110,4 +107,13 @@ def _word_tensor(words: list[str], model: PublishedModel, length: int) -> Float[
 
 def _product(a: Float[Tensor, "m k l"], b: Float[Tensor, "k n l"]) -> Float[Tensor, "m n l"]:
     """Multiply by the definition: the block-circulant matrix times the unfolded tensor."""
-    return block_fold(bcirc(a) @ block_unfold(b), a.shape[-1])
+    unfolded = b.movedim(-1, 0).flatten(0, 1)  # frontal slices on top of each other
+    folded: Tensor = (bcirc(a) @ unfolded).reshape(a.shape[-1], a.shape[0], -1)
+    return folded.movedim(0, -1)
+
+
+def bcirc(a: Float[Tensor, "m n l"]) -> Float[Tensor, "ml nl"]:
+    """Return the block-circulant matrix (appendix A): block (i, j) is slice i - j mod l."""
+    steps = torch.arange(a.shape[-1])
+    blocks = a[..., (steps[:, None] - steps) % a.shape[-1]]  # (m, n, l, l), block indices last
+    return blocks.permute(2, 0, 3, 1).flatten(2, 3).flatten(0, 1)

@@ -20,14 +20,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.fuse import FuseAdapter, JacobianTable, RandomFallback
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.adapter import FuseAdapter
-from fuseprompt.transfer.table import JacobianTable
-from fuseprompt.transfer.tproduct import RandomFallback
 
 #: Candidates that are scored in one pass.
 _CHUNK: Final = 16
@@ -103,7 +101,7 @@ def search_published(
             objective.primary,
             term.model,
             table=settings.tables[term.name],
-            framed=True,
+            add_special_tokens=True,
             fallback=RandomFallback(),
         )
         for term in bound.terms
@@ -221,7 +219,7 @@ def _score_tokens(
     for term in bound.terms:
         if term.name in adapters:
             read = adapters[term.name](embeds, extended)
-            loss = term.loss(read.token_ids, problems, embeds=read.embeds)
+            loss = term.loss(PaddedIds.from_lists(read.token_ids), problems, embeds=read.embeds)
             total = total + term.weight * loss.sum()
     total.backward()  # type: ignore[no-untyped-call]
     assert embeds.grad is not None, "every adapter hands a gradient back"

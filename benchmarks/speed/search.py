@@ -18,6 +18,8 @@ from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
 from benchmarks.speed.published_search import PublishedSearch, search_published
 from benchmarks.speed.shapes import SETUPS, Setup
 from fuseprompt.errors import ProblemError
+from fuseprompt.fuse.alignment import default_words
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.batching import TOKENS_PER_PASS
 from fuseprompt.objective.objective import Objective
@@ -26,8 +28,6 @@ from fuseprompt.search.engine import minimize
 from fuseprompt.search.proposers import TransferProposer
 from fuseprompt.search.strategies import BeamSearch
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.text.words import default_words
-from fuseprompt.transfer.fit import FitSettings, fit_adapter
 
 #: Numbers of problems that are searched together.
 PROBLEMS: Final = (1, 4, 16)

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AutoDAN": "fuseprompt.search.autodan",
     "Continuation": "fuseprompt.objective.terms",
-    "FuseAdapter": "fuseprompt.transfer.adapter",
+    "FuseAdapter": "fuseprompt.fuse.adapter",
     "Fluency": "fuseprompt.objective.fluency",
     "ImageText": "fuseprompt.objective.terms",
     "Label": "fuseprompt.objective.terms",
@@ -19,11 +19,11 @@ _HOMES = {
     "Problem": "fuseprompt.objective.objective",
     "TextSimilarity": "fuseprompt.objective.terms",
     "caption": "fuseprompt.tasks.caption",
-    "fit_adapter": "fuseprompt.transfer.fit",
+    "fit_adapter": "fuseprompt.fuse.fit",
     "load": "fuseprompt.models.hub",
     "minimize": "fuseprompt.search.engine",
 }
-_MODULES = ("errors", "tensor")
+_MODULES = ("errors", "fuse")
 
 __all__ = [
     "AutoDAN",
@@ -38,13 +38,15 @@ __all__ = [
     "caption",
     "errors",
     "fit_adapter",
+    "fuse",
     "load",
     "minimize",
-    "tensor",
 ]
 
 if TYPE_CHECKING:
-    from fuseprompt import errors, tensor
+    from fuseprompt import errors, fuse
+    from fuseprompt.fuse.adapter import FuseAdapter
+    from fuseprompt.fuse.fit import fit_adapter
     from fuseprompt.models.hub import load
     from fuseprompt.objective.fluency import Fluency
     from fuseprompt.objective.objective import Objective, Problem
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
     from fuseprompt.search.autodan import AutoDAN
     from fuseprompt.search.engine import minimize
     from fuseprompt.tasks.caption import caption
-    from fuseprompt.transfer.adapter import FuseAdapter
-    from fuseprompt.transfer.fit import fit_adapter
 
 
 def __getattr__(name: str) -> Any:

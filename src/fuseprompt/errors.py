@@ -2,7 +2,7 @@
 
 A message says what was expected, what came and what to do. Wrong argument values stay `ValueError`
 or `TypeError`; the classes here are for faults of data, models and files that a caller may want to
-catch by kind. This file holds no logic. Read next: `fuseprompt.tensor.product`.
+catch by kind. This file holds no logic. Read next: `fuseprompt.fuse.tproduct`.
 """
 
 

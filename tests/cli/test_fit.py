@@ -9,9 +9,9 @@ import torch
 
 from fuseprompt.cli.fit import _read_words
 from fuseprompt.cli.main import main
+from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 from fuseprompt.models import hub
-from fuseprompt.transfer.table import JacobianTable, fingerprint_models
-from tests.transfer.tiny import made_up_words, tiny_pair
+from tests.fuse.tiny import made_up_words, tiny_pair
 
 
 def fit(*options: object, out: object) -> int:

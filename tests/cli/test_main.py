@@ -81,7 +81,7 @@ def test_it_runs_as_a_module() -> None:
 
 def test_the_defaults_of_a_fit_are_those_of_the_library() -> None:
     from fuseprompt.cli.fit import Options
-    from fuseprompt.transfer.fit import FitSettings
+    from fuseprompt.fuse.fit import FitSettings
 
     argv = ["--primary", "a", "--secondary", "b", "--out", "c"]
     given, settings = options.parse(Options, argv, command="fit"), FitSettings()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
@@ -38,7 +39,6 @@ from fuseprompt.transfer.frame_table import FrameTable
 from fuseprompt.transfer.positionwise import PositionwiseTransfer
 from fuseprompt.transfer.relinearized import RelinearizedTransfer
 from fuseprompt.transfer.retokenized import RetokenizedTransfer
-from fuseprompt.transfer.table import JacobianTable, fingerprint_models
 from fuseprompt.transfer.tproduct import TProductTransfer
 from fuseprompt.transfer.word_table import WordTable
 from tests import tiny

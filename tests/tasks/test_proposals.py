@@ -6,14 +6,14 @@ from typing import get_args
 import pytest
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.fuse import fit
 from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.engine import minimize
 from fuseprompt.search.proposers import TransferProposer
 from fuseprompt.tasks.proposals import proposal_named
 from fuseprompt.tasks.settings import Proposal
-from fuseprompt.transfer import cache
+from tests.fuse.tiny import made_up_words
 from tests.search.fixtures import objective, problems
-from tests.transfer.tiny import made_up_words
 
 
 def test_an_unknown_name_lists_the_names() -> None:
@@ -24,7 +24,7 @@ def test_an_unknown_name_lists_the_names() -> None:
 @pytest.mark.parametrize("name", get_args(Proposal))
 def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "default_words", lambda: tuple(made_up_words(900)))
+    monkeypatch.setattr(fit, "default_words", lambda: tuple(made_up_words(900)))
     told: list[str] = []
     proposal = proposal_named(name, lambda what, done, total: told.append(what))
     method = AutoDAN(steps=2, proposer=TransferProposer(proposal, search_width=4))

@@ -1,7 +1,4 @@
-"""Gradients through the maps are exact adjoints, and the tests can tell when they are not."""
-
-import dataclasses
-from unittest import mock
+"""The paper's transfer scores tokens by a carried gradient, as mapped tokens would be."""
 
 import pytest
 import torch
@@ -9,195 +6,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fuseprompt.errors import AlignmentError, FingerprintError
-from fuseprompt.text.alignment import align
+from fuseprompt.errors import FingerprintError
+from fuseprompt.fuse.alignment import Alignment
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.fuse.gradient import map_embeddings
+from fuseprompt.fuse.table import SHARED
 from fuseprompt.text.retokenize import RetokenizationTable
-from fuseprompt.transfer import tproduct
-from fuseprompt.transfer.base import GRADIENT_COST, Slots
-from fuseprompt.transfer.fit import FitSettings, fit_adapter
+from fuseprompt.transfer.base import (
+    GRADIENT_COST,
+    Slots,
+    continued_words,
+    tokenize_last_word_slots,
+    tokenize_new_word_slots,
+)
 from fuseprompt.transfer.linearise import CommonWords
-from fuseprompt.transfer.table import SHARED, CaseReport, JacobianTable
-from fuseprompt.transfer.tproduct import (
-    RandomFallback,
-    TProductTransfer,
-    map_embeddings,
-    transfer_gradient,
-)
+from fuseprompt.transfer.tproduct import TProductTransfer
+from tests.fuse.tensors import random_tensor
+from tests.fuse.tiny import made_up_words, tiny_model, tiny_pair
 from tests.reference import fuse as reference
-from tests.tensor.strategies import random_tensor
-from tests.text.tiny import byte_bpe, end_of_word_bpe, word_piece
-from tests.transfer.tiny import made_up_words, tiny_model, tiny_pair
-
-TEXTS = st.sampled_from(
-    [
-        "the quick brown fox",
-        " a photo of  extraordinary misunderstandings",
-        "neighbours' motorcycle, 1987!",
-        "x",
-        "",
-        "😀 emoji and 中文 \n lines",
-        "unfortunatelyinternationalconversations happen",
-    ]
-)
-
-
-def random_table(cases=None, *, max_tokens: int = 4, seed: int = 0) -> JacobianTable:
-    """Return random maps of widths 5 and 4, for every case or those given."""
-    pairs = [(k, n) for k in range(1, max_tokens + 1) for n in range(1, max_tokens + 1)]
-    maps = {
-        (k, n): random_tensor(5, 4, max(k, n), seed=seed + 10 * k + n)
-        for k, n in (pairs if cases is None else cases)
-    }
-    report = CaseReport(1, 1, 1.0, 0.0, 0.0, 0.0)
-    return JacobianTable(maps, dict.fromkeys(maps, report), max_tokens, {}, {}, {})
-
-
-def aligned(text, primary=byte_bpe, secondary=word_piece):
-    """Align a text in two tiny tokenizations."""
-    ours, theirs = (f().encode_with_offsets(text)[1] for f in (primary, secondary))
-    return align(text, ours, theirs)
-
-
-def adjoint_gap(alignment, table) -> float:
-    """Return the largest difference of the carried gradient from autograd's through the map."""
-    embeds = random_tensor(len(alignment.primary_spans), 5, seed=1).requires_grad_()
-    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2)
-    mapped = map_embeddings(embeds, alignment, table=table)
-    (expected,) = torch.autograd.grad((mapped * grad).sum(), embeds)
-    carried = transfer_gradient(grad, alignment, table=table).grad
-    return float((carried - expected).abs().max()) if len(carried) else 0.0
-
-
-@given(text=TEXTS, secondary=st.sampled_from([word_piece, end_of_word_bpe, byte_bpe]))
-def test_gradient_is_autograds_through_the_explicit_map(text, secondary):
-    if text:
-        assert adjoint_gap(aligned(text, secondary=secondary), random_table()) < 1e-12
-
-
-def test_without_slice_reversal_the_gradient_is_wrong():
-    """Negative control; words of three tokens and more are needed to see it."""
-    alignment = aligned("extraordinary unfortunately neighbours")
-    assert max(max(p.num_primary, p.num_secondary) for p in alignment.cut(4).parts) >= 3
-    assert adjoint_gap(alignment, random_table()) < 1e-12
-    with mock.patch.object(tproduct, "t_transpose", lambda a: a.transpose(0, 1)):
-        assert adjoint_gap(alignment, random_table()) > 0.1
-
-
-def test_one_changed_entry_is_noticed():
-    alignment = aligned("the quick brown fox")
-    table = random_table()
-    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2)
-    before = transfer_gradient(grad, alignment, table=table).grad
-    key = next((p.num_primary, p.num_secondary) for p in alignment.parts)
-    table.jacobians[key][0, 0, 0] += 1.0
-    assert not torch.equal(before, transfer_gradient(grad, alignment, table=table).grad)
-
-
-@given(text=TEXTS)
-def test_every_word_is_that_of_the_loops(text):
-    alignment = aligned(text)
-    table = random_table()
-    embeds = random_tensor(len(alignment.primary_spans), 5, seed=1)
-    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2)
-    mapped = map_embeddings(embeds, alignment, table=table)
-    carried = transfer_gradient(grad, alignment, table=table)
-    for part in alignment.cut(4).parts:
-        ours, theirs = slice(*part.primary), slice(*part.secondary)
-        jacobian = table.lookup(part.num_primary, part.num_secondary)
-        if jacobian is None or not (part.num_primary and part.num_secondary):
-            assert not carried.grad[ours].any()
-            continue
-        assert_close(
-            mapped[theirs], reference.forward_word(embeds[ours], jacobian, part.num_secondary)
-        )
-        assert_close(
-            carried.grad[ours], reference.backward_word(grad[theirs], jacobian, part.num_primary)
-        )
-
-
-def test_depth_by_the_secondary_alone_pads_and_crops():
-    alignment = aligned("the quick extraordinary fox")
-    jacobians = {(0, n): random_tensor(5, 4, 4, seed=n) for n in range(1, 5)}
-    table = dataclasses.replace(random_table([(1, 1)]), jacobians=jacobians)
-    assert adjoint_gap(alignment, table) < 1e-12
-    part = next(p for p in alignment.cut(4).parts if p.num_primary != p.num_secondary)
-    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2)
-    carried = transfer_gradient(grad, alignment, table=table).grad[slice(*part.primary)]
-    assert_close(
-        carried,
-        reference.backward_word(
-            grad[slice(*part.secondary)], jacobians[0, part.num_secondary], part.num_primary
-        ),
-    )
-
-
-def test_words_without_common_offset_get_zero_and_are_counted():
-    text = "abcdefgh"
-    alignment = align(text, [(i, i + 1) for i in range(8)], [(0, 8)])
-    carried = transfer_gradient(torch.ones(1, 4).double(), alignment, table=random_table())
-    assert carried.num_dropped == 1
-    assert not carried.grad.any()
-    halves = align(text, [(i, i + 1) for i in range(8)], [(0, 4), (4, 8)])
-    carried = transfer_gradient(torch.ones(2, 4).double(), halves, table=random_table())
-    assert carried.num_dropped == 0
-    assert carried.grad.all()
-
-
-def test_cases_too_rare_for_a_map_are_cut_further():
-    alignment = align("abcd", [(0, 1), (1, 2), (2, 4)], [(0, 2), (2, 4)])
-    table = random_table([(2, 1), (1, 1)])
-    grad = random_tensor(2, 4, seed=2)
-    carried = transfer_gradient(grad, alignment, table=table)
-    assert carried.num_dropped == 0
-    assert_close(carried.grad[:2], reference.backward_word(grad[:1], table.jacobians[2, 1], 2))
-    assert_close(carried.grad[2:], reference.backward_word(grad[1:], table.jacobians[1, 1], 1))
-
-
-def test_random_fallback_is_seeded_scaled_and_exact():
-    alignment = align("abcdefgh", [(i, i + 1) for i in range(8)], [(0, 8)])
-    table, grad = random_table(), torch.ones(1, 4).double()
-
-    def carried(seed: int) -> torch.Tensor:
-        fallback = RandomFallback(seed)
-        return transfer_gradient(grad, alignment, table=table, fallback=fallback).grad
-
-    assert torch.equal(carried(0), carried(0))
-    assert not torch.equal(carried(0), carried(1))
-    part = alignment.parts[0]
-    size = RandomFallback().jacobian(table, part).square().mean().sqrt()
-    assert 0.8 < float(size) < 1.2  # the maps of the table are standard normal
-    embeds = random_tensor(8, 5, seed=1).requires_grad_()
-    mapped = map_embeddings(embeds, alignment, table=table, fallback=RandomFallback())
-    (expected,) = torch.autograd.grad(mapped.sum(), embeds)
-    assert_close(carried(0), expected)
-
-
-def test_equal_tokenizers_use_one_map_for_every_token():
-    """Exact where the vocabulary's rows are independent, as then V_i V_i^+ = 1."""
-    primary = tiny_model(byte_bpe(), 430)
-    secondary = tiny_model(byte_bpe(), 4, seed=2)
-    table = fit_adapter(primary, secondary, words=[])
-    ids, spans = primary.tokenizer.encode_with_offsets("the quick extraordinary fox")
-    alignment = align("the quick extraordinary fox", spans, spans)
-    mapped = map_embeddings(primary.vocabulary[ids], alignment, table=table)
-    assert_close(mapped, secondary.vocabulary[ids], rtol=1e-6, atol=1e-6)
-    grad = random_tensor(len(ids), 4, seed=2)
-    expected = grad @ table.jacobians[SHARED][..., 0].T
-    assert_close(transfer_gradient(grad, alignment, table=table).grad, expected)
-    with pytest.raises(AlignmentError, match="for equal tokenizers"):
-        transfer_gradient(grad[:1], align("dog", [(0, 1), (1, 3)], [(0, 3)]), table=table)
-
-
-def test_nothing_is_modified_and_errors_say_what_to_do():
-    alignment = aligned("the fox")
-    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2)
-    before = grad.clone()
-    transfer_gradient(grad, alignment, table=random_table())
-    assert torch.equal(grad, before)
-    with pytest.raises(AlignmentError, match=r"got 9 rows, but the alignment has \d tokens"):
-        transfer_gradient(torch.zeros(9, 4), aligned("the fox"), table=random_table())
-    with pytest.raises(AlignmentError, match="of the primary"):
-        map_embeddings(torch.zeros(99, 5), alignment, table=random_table())
+from tests.text.tiny import byte_bpe, word_piece
 
 
 class LinearLoss:
@@ -249,8 +76,6 @@ def test_scores_are_the_adjoint_times_the_vocabulary(seed):
     slots = Slots.append(("the quick", "a"), torch.tensor([0, 0]))
     scores = scorer.new_words(slots, torch.tensor(known))
     assert scorer.cost == len(slots) * CommonWords().num_words * GRADIENT_COST
-    again = TProductTransfer(table, gain=1.0).bind(primary, retokenised, loss)
-    assert again.token_embeds is scorer.token_embeds  # mapped once for the two models
     for column, i in enumerate(known):
         jacobian = table.lookup(1, lengths[i])
         grad = (loss.direction / lengths[i]).expand(lengths[i], -1)
@@ -279,3 +104,52 @@ def test_a_table_of_other_models_is_refused():
     other = LinearLoss(tiny_model(word_piece(), 4, seed=5))
     with pytest.raises(FingerprintError, match="another secondary vocabulary"):
         TProductTransfer(table).bind(primary, retokenised, other)
+
+
+@pytest.mark.parametrize("by_pairs", [True, False])
+def test_scores_are_those_of_mapped_tokens(by_pairs):
+    """A carried gradient times a token is the gradient times the mapped token (Eqs. 4 and 5)."""
+    primary = tiny_model(byte_bpe(700), 5, dtype=torch.float32)
+    secondary = tiny_model(word_piece(), 4, seed=1, dtype=torch.float32)
+    chosen = FitSettings(min_words=16, by_pairs=by_pairs)
+    table = fit_adapter(primary, secondary, words=made_up_words(600), settings=chosen)
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    scorer = TProductTransfer(table).bind(primary, retokenised, LinearLoss(secondary))
+    slots = Slots.append(("the quick", "an extra", "x"), torch.tensor([0, 0, 0]))
+
+    def mapped(ids: list[int], num_secondary: int) -> torch.Tensor:
+        if table.lookup(len(ids), num_secondary) is None:
+            return secondary.vocabulary.mean(0)
+        word = Alignment.of_counts([(len(ids), num_secondary)])
+        return map_embeddings(primary.vocabulary[ids], word, table=table).mean(0)
+
+    def expected(tokenize, embeds: torch.Tensor) -> torch.Tensor:
+        ids = tokenize(secondary.tokenizer, slots)
+        return scorer.gradients.take(ids, slots.problems).predict_mean(embeds, gain=2.6)
+
+    lengths = retokenised.pieces.lengths.tolist()
+    words = torch.arange(len(lengths))
+    embeds = torch.stack([mapped([i], lengths[i]) for i in range(len(lengths))])
+    assert_close(scorer.new_words(slots, words), expected(tokenize_new_word_slots, embeds))
+
+    tokens = torch.tensor([primary.tokenizer.encode(text)[:1] for text in "sted"]).T.expand(3, -1)
+    texts = continued_words(retokenised, slots, tokens)
+    embeds = torch.stack(
+        [mapped(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
+    )
+    want = expected(tokenize_last_word_slots, embeds.reshape(*tokens.shape, -1))
+    assert_close(scorer.continuations(slots, tokens), want)
+
+
+def test_equal_tokenizers_score_by_the_map_of_single_tokens():
+    primary = tiny_model(byte_bpe(), 5, dtype=torch.float32)
+    secondary = tiny_model(byte_bpe(), 4, seed=1, dtype=torch.float32)
+    table = fit_adapter(primary, secondary)
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    scorer = TProductTransfer(table).bind(primary, retokenised, LinearLoss(secondary))
+    slots = Slots.append(("the quick", "a"), torch.tensor([0, 0]))
+    embeds = primary.vocabulary @ table.jacobians[SHARED][..., 0]
+    ids = tokenize_new_word_slots(secondary.tokenizer, slots)
+    want = scorer.gradients.take(ids, slots.problems).predict_mean(embeds, gain=2.6)
+    words = torch.nonzero(retokenised.pieces.lengths).flatten()
+    assert_close(scorer.new_words(slots, words), want[:, words])

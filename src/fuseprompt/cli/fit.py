@@ -1,12 +1,13 @@
 """`fuseprompt fit`: fit the maps between two models' embeddings and keep them in a folder.
 
-A thin layer over `fuseprompt.transfer.fit`, which is to be read next: it loads models and words,
+A thin layer over `fuseprompt.fuse.fit`, which is to be read next: it loads models and words,
 shows progress on stderr and prints one line per case.
 """
 
 import json
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from fuseprompt.errors import FuseError, UsageError
 from fuseprompt.tasks.settings import File, Folder, Integer, ModelId, PositiveInt
 
 if TYPE_CHECKING:
-    from fuseprompt.transfer.table import CaseKey, CaseReport
+    from fuseprompt.fuse.table import CaseKey, CaseReport
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def run(options: Options) -> int:
     """
     if options.words is not None and options.corpus is not None:
         raise UsageError("--words and --corpus: give one of them, or neither.")
+    from fuseprompt.fuse.fit import FitSettings, fit_adapter
     from fuseprompt.models.hub import load
-    from fuseprompt.transfer.fit import AdapterFitter, FitSettings
 
     listed = _read_words(options)
     settings = FitSettings(
@@ -83,9 +84,8 @@ def run(options: Options) -> int:
         def on_case(key: tuple[int, int], _: object, done: int, planned: int) -> None:
             bar.show(f"words of {key[0] or 'any'} and {key[1]} tokens", done, planned)
 
-        fitter = AdapterFitter(primary, secondary, settings=settings, on_case=on_case)
-        fitter.update(listed if options.frequency_weights else dict.fromkeys(listed, 1.0))
-        table = fitter.table
+        words = listed if options.frequency_weights else dict.fromkeys(listed, 1.0)
+        table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
     table.save(options.out)
     if output.json:
         for (k, l), report in table.reports.items():  # noqa: E741
@@ -105,12 +105,12 @@ def _read_words(options: Options) -> dict[str, float]:
     Raises:
         FuseError: If the file cannot be read, or the corpus not be loaded.
     """
-    from fuseprompt.text.words import count_words, default_words
+    from fuseprompt.fuse.alignment import default_words
 
     if options.words is not None:
         try:
             with options.words.open(encoding="utf-8") as lines:
-                return {word: float(count) for word, count in count_words(lines).items()}
+                return _count_words(lines)
         except (OSError, UnicodeDecodeError) as error:
             raise FuseError(
                 f"{options.words} cannot be read as text ({error}). Pass a UTF-8 text file."
@@ -125,7 +125,13 @@ def _read_words(options: Options) -> dict[str, float]:
             "--words FILE, or neither."
         ) from None
     rows: Any = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1", split="train")
-    return {word: float(n) for word, n in count_words(row["text"] for row in rows).items()}
+    return _count_words(row["text"] for row in rows)
+
+
+def _count_words(lines: Iterable[str]) -> dict[str, float]:
+    """Return how often each word occurs."""
+    counts = Counter(word for line in lines for word in line.split())
+    return {word: float(count) for word, count in counts.items()}
 
 
 def _print_table(reports: "Mapping[CaseKey, CaseReport]") -> None:

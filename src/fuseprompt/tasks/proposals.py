@@ -66,7 +66,7 @@ class FittedTransfer:
         self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
     ) -> TokenScorer:
         """Join the transfer to a primary and a term; fits the maps if they are not on disk."""
-        from fuseprompt.transfer.cache import load_or_fit
+        from fuseprompt.fuse.fit import load_or_fit
         from fuseprompt.transfer.tproduct import TProductTransfer
 
         def on_case(_key: object, _report: object, done: int, planned: int) -> None:

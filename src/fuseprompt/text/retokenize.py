@@ -20,9 +20,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fuseprompt.cache import read_note, write_note
+from fuseprompt.fuse.alignment import default_words
 from fuseprompt.text.memo import Memo
 from fuseprompt.text.tokenizer import Tokenizer
-from fuseprompt.text.words import default_words
 
 #: Raised by hand when the table or its check changes: verdicts on disk are then taken again.
 _CHECK_VERSION = 1

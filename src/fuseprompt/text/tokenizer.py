@@ -2,7 +2,7 @@
 
 `Tokenizer` wraps the Rust tokenizer behind any Hugging Face *fast* tokenizer. Encoding never adds
 special tokens (`frame` does), decoding never cleans up, nothing truncates or pads. It does not
-align two tokenizers (`fuseprompt.text.alignment`) and holds no model. Read next:
+align two tokenizers (`fuseprompt.fuse.alignment`) and holds no model. Read next:
 `fuseprompt.text.retokenize`.
 """
 

@@ -4,10 +4,11 @@ import torch
 from torch.testing import assert_close
 
 from benchmarks.speed.published import PublishedModel, circulant_pinv, fit_published
-from fuseprompt.tensor import t_pinv, t_product
+from fuseprompt.fuse import t_product
+from tests.fuse.tensors import random_tensor
+from tests.fuse.tiny import TinyModel, made_up_words, tiny_pair
 from tests.reference.fuse import word_tensor
-from tests.tensor.strategies import random_tensor
-from tests.transfer.tiny import TinyModel, made_up_words, tiny_pair
+from tests.reference.t_pinv import t_pinv
 
 
 def published(model: TinyModel) -> PublishedModel:

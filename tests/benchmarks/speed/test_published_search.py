@@ -11,6 +11,7 @@ from benchmarks.speed.published_search import (
     search_published,
 )
 from fuseprompt.errors import ProblemError
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText
@@ -20,7 +21,6 @@ from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
 from fuseprompt.search.strategies import BeamSearch
 from fuseprompt.transfer.controls import NoTransfer
-from fuseprompt.transfer.fit import FitSettings, fit_adapter
 from tests.search.fixtures import PREFIX, objective, problems
 from tests.tiny import clip, gpt2
 

@@ -1,39 +1,88 @@
-"""Align two tokenizations of one text by character offsets, and cut tensors by words (section 3.2).
+"""Words that two tokenizations of a text share, by character offsets (section 3.2).
 
 `align` finds the finest sequence of *parts* such that each holds whole words of the text and whole
 tokens of both tokenizers. Usually a part is a word; a token that spans several words makes one part
 of them. `Alignment.cut` cuts parts with many tokens at offsets where both tokenizers have a
-boundary. `split` and `merge` carry embeddings or gradients to words and back and lose nothing.
-Nothing here compares token strings, so normalising tokenizers are no special case. Read next:
-`fuseprompt.transfer.table`.
+boundary. `split` and `merge` carry embeddings or gradients to parts and back and lose nothing.
+Nothing here compares token strings, so tokenizers that lower-case are no special case. Read next:
+`fuseprompt.fuse.fit`.
 """
 
+import gzip
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import accumulate, pairwise
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from fuseprompt.errors import AlignmentError
-from fuseprompt.text.tokenizer import Tokenizer
-from fuseprompt.text.words import word_spans
 
 Span = tuple[int, int]
+
+_WORD = re.compile(r"\s*\S+")
+
+
+@runtime_checkable
+class WordTokenizer(Protocol):
+    """What this package needs of a tokenizer; `fuseprompt.text.tokenizer.Tokenizer` has it."""
+
+    vocab_size: int
+    special_ids: frozenset[int]
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides how text is cut."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without special tokens."""
+        ...
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """Return the ids and the characters that each stands for, end exclusive."""
+        ...
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each word as it stands in running text, after a blank."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        ...
+
+
+@runtime_checkable
+class TokenEmbeddings(Protocol):
+    """What this package needs of a model: a tokenizer, and a vector for each id."""
+
+    @property
+    def tokenizer(self) -> WordTokenizer:
+        """Text to ids and back."""
+        ...
+
+    @property
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """One vector per id, shape (v, d)."""
+        ...
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of characters and the tokens of both models that stand for it.
+    """A run of characters and the tokens of both models that stand for it, ends exclusive.
 
     Attributes:
-        chars: Characters of the text, end exclusive.
-        primary: Positions of the primary's tokens, end exclusive.
-        secondary: Positions of the secondary's tokens, end exclusive.
+        chars: Characters of the text.
+        primary: Positions of the primary's tokens.
+        secondary: Positions of the secondary's tokens.
     """
 
     chars: Span
@@ -68,15 +117,21 @@ class Alignment:
     secondary_spans: tuple[Span, ...]
     parts: tuple[Part, ...]
 
-    @property
-    def primary_counts(self) -> list[int]:
-        """Tokens of the primary in each part, for `split`."""
-        return [part.num_primary for part in self.parts]
+    @classmethod
+    def of_counts(cls, counts: Sequence[tuple[int, int]]) -> "Alignment":
+        """Return an alignment of words of which only the token counts are known.
 
-    @property
-    def secondary_counts(self) -> list[int]:
-        """Tokens of the secondary in each part, for `split`."""
-        return [part.num_secondary for part in self.parts]
+        Args:
+            counts: Tokens of each word in the primary and in the secondary.
+
+        Returns:
+            One part per word; none of them can be cut.
+        """
+        ours = [0, *accumulate(primary for primary, _ in counts)]
+        theirs = [0, *accumulate(secondary for _, secondary in counts)]
+        places = zip(pairwise(ours), pairwise(theirs), strict=True)
+        parts = tuple(Part((0, 0), primary, secondary) for primary, secondary in places)
+        return cls("", ((0, 0),) * ours[-1], ((0, 0),) * theirs[-1], parts)
 
     def cut(self, max_tokens: int) -> "Alignment":
         """Cut parts with more tokens at offsets that both tokenizers share, into as few as fit.
@@ -125,8 +180,8 @@ def align(text: str, primary_spans: Sequence[Span], secondary_spans: Sequence[Sp
             if not 0 <= start <= end <= len(text):
                 raise AlignmentError(
                     f"align got the {name} span ({start}, {end}) for a text of {len(text)} "
-                    "characters. Pass the text that "
-                    "was tokenised, and offsets in characters, not bytes."
+                    "characters. Pass the text that was tokenised, and offsets in characters, not "
+                    "bytes."
                 )
     whole = Part((0, len(text)), (0, len(primary_spans)), (0, len(secondary_spans)))
     starts = [start for start, _ in word_spans(text)[1:]]
@@ -137,7 +192,84 @@ def align(text: str, primary_spans: Sequence[Span], secondary_spans: Sequence[Sp
     return Alignment(text, tuple(primary_spans), tuple(secondary_spans), tuple(parts))
 
 
-def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> list[Span]:
+def split(rows: Shaped[Tensor, "s d"], counts: Sequence[int]) -> list[Shaped[Tensor, "1 d _"]]:
+    """Cut rows into one tensor (1, d, l) per part, tokens along the tubes (`split` of section 3.2).
+
+    Args:
+        rows: Embeddings or gradients of a text, one row per token, shape (s, d).
+        counts: Tokens in each part.
+
+    Returns:
+        Views, one per part; a part without tokens gives tubes of length 0.
+
+    Raises:
+        AlignmentError: If the counts do not add up to the rows.
+    """
+    if sum(counts) != rows.shape[0]:
+        raise AlignmentError(
+            f"split got counts that add up to {sum(counts)} for {rows.shape[0]} rows. Take the "
+            "counts from the alignment of the same text, and leave out rows of special tokens and "
+            "padding."
+        )
+    return [part.T.unsqueeze(0) for part in torch.split(rows, list(counts))]
+
+
+def merge(parts: Sequence[Shaped[Tensor, "1 d _"]]) -> Shaped[Tensor, "s d"]:
+    """Put the rows of parts together again, the exact inverse of `split`.
+
+    Args:
+        parts: At least one tensor as `split` returns them.
+
+    Returns:
+        One row per token, shape (s, d).
+
+    Raises:
+        AlignmentError: If there is no part, so that the width is unknown.
+    """
+    if not parts:
+        raise AlignmentError(
+            "merge got no parts, expected at least one. The empty text has no tensor to merge."
+        )
+    return torch.cat([part.squeeze(0).T for part in parts])
+
+
+def word_spans(text: str) -> list[Span]:
+    """Cut a text into words, each with the white space before it, as byte-level tokenizers do.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Spans of characters, end exclusive, without gap from 0 to len(text); white space at the end
+        goes to the last word. A text of white space only is one word, the empty text none.
+
+    Example:
+        >>> text = "An  image of"
+        >>> [text[start:end] for start, end in word_spans(text)]
+        ['An', '  image', ' of']
+    """
+    spans = [match.span() for match in _WORD.finditer(text)]
+    if not text:
+        return []
+    if not spans:
+        return [(0, len(text))]
+    return [*spans[:-1], (spans[-1][0], len(text))]
+
+
+def default_words() -> tuple[str, ...]:
+    """Return the English words that an adapter is fitted to by default, in alphabetical order.
+
+    About 60,000 words of SCOWL (see data/words.LICENSE.txt): all of its lists up to size 35 and a
+    random part of those up to size 60, possessives left out.
+
+    Returns:
+        The words, without blanks.
+    """
+    data = resources.files("fuseprompt").joinpath("data", "words.txt.gz").read_bytes()
+    return tuple(gzip.decompress(data).decode("ascii").split("\n"))
+
+
+def token_spans(tokenizer: WordTokenizer, token_ids: Sequence[int], text: str) -> list[Span]:
     """Return the characters that each token stands for, even for ids that encoding would not give.
 
     Args:
@@ -162,8 +294,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
     if ends[-1] != len(text):
         raise AlignmentError(
             f"token_spans got ids that decode to {tokenizer.decode(token_ids)!r}, expected the "
-            f"text {text!r}. "
-            "Pass the text that tokenizer.decode returns for the ids."
+            f"text {text!r}. Pass the text that tokenizer.decode returns for the ids."
         )
     spans = list(pairwise(ends))
     for i in reversed(range(len(spans) - 1)):
@@ -173,47 +304,6 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
         if spans[i - 1][1] == spans[i][1]:
             spans[i] = spans[i - 1]
     return spans
-
-
-def split(embeds: Shaped[Tensor, "s d"], counts: Sequence[int]) -> list[Shaped[Tensor, "1 d _"]]:
-    """Cut rows into one tensor (1, d, l) per word, tokens along the tubes (`split` of section 3.2).
-
-    Args:
-        embeds: Embeddings or gradients of a text, one row per token.
-        counts: Tokens in each word.
-
-    Returns:
-        Views, one per word; a word without tokens gives tubes of length 0.
-
-    Raises:
-        AlignmentError: If the counts do not add up to the rows.
-    """
-    if sum(counts) != embeds.shape[0]:
-        raise AlignmentError(
-            f"split got counts that add up to {sum(counts)} for {embeds.shape[0]} rows. Take the "
-            "counts from the "
-            "alignment of the same text, without special tokens."
-        )
-    return [rows.T.unsqueeze(0) for rows in torch.split(embeds, list(counts))]
-
-
-def merge(words: Sequence[Shaped[Tensor, "1 d _"]]) -> Shaped[Tensor, "s d"]:
-    """Put the rows of words together again, the exact inverse of `split`.
-
-    Args:
-        words: At least one tensor as `split` returns them.
-
-    Returns:
-        One row per token.
-
-    Raises:
-        AlignmentError: If there is no word, so that the width is unknown.
-    """
-    if not words:
-        raise AlignmentError(
-            "merge got no words, expected at least one. The empty text has no tensor to merge."
-        )
-    return torch.cat([word.squeeze(0).T for word in words])
 
 
 class _Edges:
@@ -273,12 +363,8 @@ def _trim(text: str, spans: Sequence[Span]) -> list[Span]:
     trimmed = []
     for start, end in spans:
         piece = text[start:end]
-        inner = piece.strip()
-        if inner:
-            left = start + len(piece) - len(piece.lstrip())
-            trimmed.append((left, left + len(inner)))
-        else:
-            trimmed.append((start, end))
+        left = start + len(piece) - len(piece.lstrip())
+        trimmed.append((left, left + len(piece.strip())) if piece.strip() else (start, end))
     return trimmed
 
 

@@ -1,4 +1,4 @@
-"""Alignment, cutting, split and merge over hostile text and four families of tokenizers."""
+"""Words, alignment, split and merge over hostile text and four families of tokenizers."""
 
 from itertools import pairwise
 
@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuseprompt.errors import AlignmentError
-from fuseprompt.text.alignment import align, merge, split, token_spans
+from fuseprompt.fuse.alignment import (
+    align,
+    default_words,
+    merge,
+    split,
+    token_spans,
+    word_spans,
+)
 from tests.reference.alignment import word_parts
 from tests.text.tiny import byte_bpe, end_of_word_bpe, meta_bpe, word_piece
 
@@ -86,7 +93,10 @@ def test_cutting_loses_nothing_and_cuts_where_it_can(text, pair, max_tokens):
 def test_split_and_merge_are_inverse(text, pair):
     ours, theirs = (f().encode_with_offsets(text)[1] for f in pair)
     alignment = align(text, ours, theirs)
-    for counts in (alignment.primary_counts, alignment.secondary_counts):
+    for counts in (
+        [p.num_primary for p in alignment.parts],
+        [p.num_secondary for p in alignment.parts],
+    ):
         rows = torch.arange(3.0 * sum(counts)).reshape(-1, 3)
         words = split(rows, counts)
         assert [w.shape for w in words] == [(1, 3, n) for n in counts]
@@ -156,7 +166,57 @@ def test_errors_say_what_to_do():
         align("abc", [(0, 5)], [])
     with pytest.raises(AlignmentError, match="add up to 3 for 2 rows"):
         split(torch.zeros(2, 4), [1, 2])
-    with pytest.raises(AlignmentError, match="no words"):
+    with pytest.raises(AlignmentError, match="no parts"):
         merge([])
     with pytest.raises(AlignmentError, match="expected the text 'dog'"):
         token_spans(byte_bpe(), byte_bpe().encode("cat"), "dog")
+
+
+@given(st.text())
+def test_words_cover_the_text_without_gap(text):
+    spans = word_spans(text)
+    assert "".join(text[start:end] for start, end in spans) == text
+    assert all(start < end for start, end in spans)
+    assert len(spans) == (len(text.split()) or bool(text))
+
+
+def test_white_space_goes_to_the_word_after_it():
+    text = "\t a\n\nb  c \n"
+    assert [text[s:e] for s, e in word_spans(text)] == ["\t a", "\n\nb", "  c \n"]
+    assert word_spans("") == []
+    assert word_spans(" \n") == [(0, 2)]
+
+
+def test_shipped_list_is_sixty_thousand_plain_words():
+    words = default_words()
+    assert len(words) == len(set(words)) == 60_000
+    assert list(words) == sorted(words)
+    assert all(w.isalpha() and w.isascii() for w in words)
+    assert {"dog", "Paris", "extraordinary", "running"} <= set(words)
+
+
+HARD = [
+    "don't",
+    "(see",
+    "U.S.",
+    "1,200",
+    "e\u0301\U0001f600",
+    "end.",
+    "\u4e2d\u6587",
+    "<|endoftext|>",
+    "x" * 50,
+]
+
+
+@pytest.mark.parametrize("factory", [byte_bpe, word_piece, end_of_word_bpe, meta_bpe])
+def test_words_in_blocks_get_the_ids_they_have_in_running_text(factory):
+    """Blocks of plain words, of hard ones, and tokenizers that know no words."""
+    tokenizer = factory()
+    plain = [word for word in default_words()[::41] if word != "a"]
+    for words in (plain, HARD, [*plain[:700], *HARD]):
+        singly = []
+        for word in words:
+            ids, spans = tokenizer.encode_with_offsets(f"a {word}")
+            singly.append([i for i, (_, end) in zip(ids, spans, strict=True) if end > 1])
+        assert tokenizer.encode_words(words) == singly
+    assert tokenizer.encode_words([]) == []

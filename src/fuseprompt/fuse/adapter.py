@@ -1,12 +1,12 @@
 """The FUSE adapter as a module: the primary's embeddings in, the secondary's out (figure 2).
 
 Forward, the text of the primary's ids is tokenised again and embedded by the secondary, which is
-exact. Backward, the gradient goes through the transposed t-product of each word
-(`transfer_gradient`). So any optimiser of the primary's embeddings gets a gradient from a model
-with another tokenizer. Ids are given, never recovered from embeddings. Which embeddings to try next
-is a search's business (`fuseprompt.search`).
+exact. Backward, the gradient goes through `transfer_gradient`. So any optimiser of the primary's
+embeddings gets a gradient from a model with another tokenizer. Ids are given, never recovered from
+embeddings. This is the last of the seven files.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,11 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fuseprompt.errors import AlignmentError, ShapeError
-from fuseprompt.models.base import HasVocabulary
-from fuseprompt.text.alignment import Alignment, align, token_spans
-from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.table import JacobianTable, fingerprint_models
-from fuseprompt.transfer.tproduct import RandomFallback, count_without_map, transfer_gradient
+from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, align, token_spans
+from fuseprompt.fuse.gradient import RandomFallback, count_without_map, transfer_gradient
+from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 
 
 @final
@@ -30,27 +28,28 @@ class AdapterOutput:
     Attributes:
         embeds: Embeddings of the secondary's tokens, zero beyond a text's end; carries the gradient
             to the primary.
-        token_ids: The secondary's ids.
+        token_ids: The secondary's ids of each text.
         alignments: Both tokenizations of each text.
         num_dropped: For each text, how many of the secondary's tokens have no map back, so that
             their gradient is zero (or random, with a fallback).
     """
 
     embeds: Float[Tensor, "b t ds"]
-    token_ids: PaddedIds
+    token_ids: tuple[tuple[int, ...], ...]
     alignments: tuple[Alignment, ...]
     num_dropped: tuple[int, ...]
 
 
 @final
 class FuseAdapter(nn.Module):
-    """Primary embeddings to secondary ones: retokenised forward, transposed t-product back.
+    """The map T_i:j of Eq. (2): retokenised forward, transposed t-product back (Eq. 5).
 
     Args:
         primary: The model whose tokens are chosen.
         secondary: The other model.
         table: Maps fitted for the two, on any device.
-        framed: Put the secondary's own special tokens around each text. They get no gradient.
+        add_special_tokens: Put the secondary's own special tokens around each text. They get no
+            gradient.
         fallback: Maps for words that have none; by default their gradient is zero.
 
     Raises:
@@ -59,11 +58,11 @@ class FuseAdapter(nn.Module):
 
     def __init__(
         self,
-        primary: HasVocabulary,
-        secondary: HasVocabulary,
+        primary: TokenEmbeddings,
+        secondary: TokenEmbeddings,
         *,
         table: JacobianTable,
-        framed: bool = False,
+        add_special_tokens: bool = False,
         fallback: RandomFallback | None = None,
     ) -> None:
         super().__init__()
@@ -71,18 +70,22 @@ class FuseAdapter(nn.Module):
         self.primary = primary
         self.secondary = secondary
         self.table = table.to(secondary.vocabulary.device)
-        self.framed = framed
         self.fallback = fallback
+        tokenizer = secondary.tokenizer
+        self.before = tokenizer.prefix_ids if add_special_tokens else ()
+        self.after = tokenizer.suffix_ids if add_special_tokens else ()
 
     def forward(
-        self, embeds: Float[Tensor, "b s dp"], token_ids: PaddedIds | Int[Tensor, "b s"]
+        self,
+        embeds: Float[Tensor, "b s dp"],
+        token_ids: Sequence[Sequence[int]] | Int[Tensor, "b s"],
     ) -> AdapterOutput:
         """Return the secondary's embeddings of the texts.
 
         Args:
-            embeds: The primary's embeddings. Only their gradient matters: the text comes from the
-                ids.
-            token_ids: The primary's ids, without special tokens.
+            embeds: The primary's embeddings, shape (b, s, dp). Only their gradient matters: the
+                text comes from the ids.
+            token_ids: The primary's ids of each text, without special tokens and padding.
 
         Returns:
             Embeddings, ids and alignments.
@@ -91,29 +94,24 @@ class FuseAdapter(nn.Module):
             ShapeError: If embeddings and ids have different shapes.
             AlignmentError: If ids stand for no text (pieces of a character, say).
         """
-        rows = token_ids.to_lists() if isinstance(token_ids, PaddedIds) else token_ids.tolist()
+        rows = token_ids.tolist() if isinstance(token_ids, Tensor) else list(map(list, token_ids))
         longest = max(map(len, rows), default=0)
         if embeds.shape[0] != len(rows) or embeds.shape[1] < longest:
             raise ShapeError(
                 f"FuseAdapter got embeds of shape {tuple(embeds.shape)} for {len(rows)} texts of "
-                f"up to {longest} tokens. "
-                "Pass one embedding per id."
+                f"up to {longest} tokens. Pass one embedding per id."
             )
-        theirs, alignments = [], []
-        for row in rows:
-            ids, alignment = self._retokenise(row)
-            theirs.append(self.secondary.tokenizer.frame(ids) if self.framed else ids)
-            alignments.append(alignment)
-        padded = PaddedIds.from_lists(theirs)
+        retokenised = [self._retokenise(row) for row in rows]
+        theirs = tuple((*self.before, *ids, *self.after) for ids, _ in retokenised)
+        alignments = tuple(alignment for _, alignment in retokenised)
         vocabulary = self.secondary.vocabulary.detach()
-        values = vocabulary[padded.ids.to(vocabulary.device)]
-        inside = torch.arange(values.shape[1]) < padded.lengths[:, None]
-        values = values * inside[..., None].to(values)
+        vectors = [vocabulary[list(ids)] for ids in theirs]
+        values = nn.utils.rnn.pad_sequence(vectors, batch_first=True)
         dropped = tuple(count_without_map(a, table=self.table) for a in alignments)
         if embeds.requires_grad:
             apply: Any = _Retokenise.apply
             values = apply(embeds, values, self, alignments)
-        return AdapterOutput(values, padded, tuple(alignments), dropped)
+        return AdapterOutput(values, theirs, alignments, dropped)
 
     def _retokenise(self, token_ids: list[int]) -> tuple[list[int], Alignment]:
         """Return the secondary's ids of a text and the alignment."""
@@ -136,7 +134,7 @@ class _Retokenise(torch.autograd.Function):
         embeds: Float[Tensor, "b s dp"],
         values: Float[Tensor, "b t ds"],
         adapter: FuseAdapter,
-        alignments: list[Alignment],
+        alignments: tuple[Alignment, ...],
     ) -> Float[Tensor, "b t ds"]:
         ctx.adapter, ctx.alignments = adapter, alignments
         ctx.like = embeds.new_empty(0)  # dtype and device
@@ -148,7 +146,7 @@ class _Retokenise(torch.autograd.Function):
         adapter: FuseAdapter = ctx.adapter
         (grad,) = grads
         result = torch.zeros(ctx.shape, dtype=grad.dtype, device=grad.device)
-        start = len(adapter.secondary.tokenizer.prefix_ids) if adapter.framed else 0
+        start = len(adapter.before)
         for row, alignment in enumerate(ctx.alignments):
             stop = start + len(alignment.secondary_spans)
             carried = transfer_gradient(

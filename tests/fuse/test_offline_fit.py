@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from fuseprompt.fuse.alignment import default_words
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.fuse.table import JacobianTable
 from fuseprompt.models.hub import load
-from fuseprompt.text.words import default_words
-from fuseprompt.transfer.fit import FitSettings, fit_adapter
-from fuseprompt.transfer.table import JacobianTable
 
 pytestmark = pytest.mark.offline
 

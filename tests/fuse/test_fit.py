@@ -5,10 +5,14 @@ import torch
 from torch.testing import assert_close
 
 from fuseprompt.errors import FuseError
-from fuseprompt.transfer.fit import AdapterFitter, FitSettings, fit_adapter
-from fuseprompt.transfer.table import SHARED
+from fuseprompt.fuse import fit
+from fuseprompt.fuse.fit import FitSettings, choose_ridge, fit_adapter, load_or_fit, measure_map
+from fuseprompt.fuse.lstsq import Case, LeastSquares
+from fuseprompt.fuse.table import SHARED
+from tests.fuse.tensors import random_tensor
+from tests.fuse.tiny import TinyModel, made_up_words, tiny_model, tiny_pair
+from tests.reference import fuse as reference
 from tests.text.tiny import byte_bpe, word_piece
-from tests.transfer.tiny import TinyModel, made_up_words, tiny_model, tiny_pair
 
 WORDS = made_up_words(900)
 SMALL = FitSettings(min_words=16)
@@ -73,13 +77,11 @@ def test_noise_chooses_a_strong_ridge_and_is_reported_as_noise():
     assert max(report.r2 for report in table.reports.values()) < 0.5
 
 
-def test_two_fits_agree_in_every_bit_whatever_the_portions_and_order():
+def test_two_fits_agree_in_every_bit_whatever_the_order_and_repetitions():
     primary, secondary = tiny_pair(torch.float32)
     first = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
-    fitter = AdapterFitter(primary, secondary, settings=SMALL)
-    fitter.update(WORDS[500:])
-    fitter.update(WORDS[:600])
-    second = fitter.table
+    again = [*WORDS[500:], *WORDS[:600]]
+    second = fit_adapter(primary, secondary, words=again, settings=SMALL)
     assert list(first.jacobians) == list(second.jacobians)
     for key, jacobian in first.jacobians.items():
         assert torch.equal(jacobian, second.jacobians[key])
@@ -129,28 +131,16 @@ def test_unknown_tokens_are_left_out_and_counted():
     assert counts[1] == counts[0] + 2
 
 
-def test_low_rank_maps_report_their_loss():
-    primary, secondary = tiny_pair()
-    settings = FitSettings(min_words=16, rank=2)
-    table = fit_adapter(primary, secondary, words=WORDS, settings=settings)
-    full = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)
-    for key, jacobian in table.jacobians.items():
-        slices = torch.fft.rfft(jacobian, dim=-1).movedim(-1, 0)
-        assert int(torch.linalg.matrix_rank(slices, rtol=1e-9).max()) <= 2
-        assert table.reports[key].r2_full_rank == full.reports[key].r2
-
-
 def test_progress_is_reported_case_by_case():
     seen = []
     primary, secondary = tiny_pair()
-    fitter = AdapterFitter(
+    table = fit_adapter(
         primary,
         secondary,
+        words=WORDS,
         settings=SMALL,
         on_case=lambda _key, _, done, of: seen.append((done, of)),
     )
-    fitter.update(WORDS)
-    table = fitter.table
     assert seen == [(i + 1, len(table.jacobians)) for i in range(len(table.jacobians))]
 
 
@@ -163,5 +153,79 @@ def test_errors_say_what_to_do():
         FitSettings(min_words=2)
     with pytest.raises(ValueError, match="held_out"):
         FitSettings(held_out=1.0)
-    with pytest.raises(ValueError, match="rank"):
-        FitSettings(rank=0)
+
+
+def test_quality_is_measured_from_the_definition():
+    primary, secondary = tiny_pair()
+    case = Case(torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9], [10]]), torch.ones(2), 2)
+    jacobian = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = [primary.vocabulary[ids] for ids in case.primary_ids]
+    guess = torch.cat([reference.forward_word(row, jacobian, 1) for row in rows])
+    true = secondary.vocabulary[[9, 10]]
+    r2, cosine = measure_map(jacobian, case, primary.vocabulary, secondary.vocabulary)
+    spread = (true - true.mean(0)).square().sum()
+    assert r2 == pytest.approx(float(1 - (true - guess).square().sum() / spread))
+    assert cosine == pytest.approx(float(torch.cosine_similarity(true, guess).mean()))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 5.0])
+def test_the_ridge_is_the_best_of_all(noise):
+    """The stop at the first worse ridge finds the minimum; noise asks for a stronger one."""
+    v_p, v_s = random_tensor(40, 6, seed=0), random_tensor(40, 2, seed=1) * noise
+    v_s += v_p @ random_tensor(6, 2, seed=2)
+    ids = torch.arange(40)[:, None]
+    train, held_out = (
+        Case(ids[rows], ids[rows], torch.ones(20), 1) for rows in (slice(20), slice(20, 40))
+    )
+    solver = LeastSquares()
+    solver.update(train, v_p, v_s)
+    ridges = (10.0, 1.0, 0.1, 0.01, 1e-6)
+    ridge, jacobian = choose_ridge(solver, held_out, ridges, v_p, v_s)
+    scores = [measure_map(solver.solve(r), held_out, v_p, v_s)[0] for r in ridges]
+    assert ridge == ridges[scores.index(max(scores))]
+    assert torch.equal(jacobian, solver.solve_slice(ridge, 0))
+    if noise != 0.5:  # the extremes are known beforehand, the middle is only compared
+        assert (ridge == 1e-6) == (noise == 0)
+
+
+@pytest.fixture
+def few_words(monkeypatch):
+    """Keep the fit short."""
+    words = tuple(made_up_words(300))
+    monkeypatch.setattr(fit, "default_words", lambda: words)
+
+
+def test_second_call_fits_nothing_and_returns_the_same(tmp_path, few_words):
+    fitted = []
+    models = tiny_pair(torch.float32)
+    first, second = (
+        load_or_fit(
+            *models,
+            settings=SMALL,
+            folder=tmp_path,
+            on_case=lambda key, _report, _done, _of: fitted.append(key),
+        )
+        for _ in range(2)
+    )
+    assert fitted == list(first.jacobians)
+    assert all(torch.equal(first.jacobians[key], second.jacobians[key]) for key in fitted)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_other_settings_or_models_get_a_table_of_their_own(tmp_path, few_words):
+    primary, secondary = tiny_pair(torch.float32)
+    load_or_fit(primary, secondary, settings=SMALL, folder=tmp_path)
+    load_or_fit(primary, secondary, settings=FitSettings(min_words=17), folder=tmp_path)
+    secondary.vocabulary[0, 0] += 1
+    load_or_fit(primary, secondary, settings=SMALL, folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_half_written_table_is_fitted_anew(tmp_path, few_words):
+    models = tiny_pair(torch.float32)
+    first = load_or_fit(*models, settings=SMALL, folder=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / "table.safetensors").write_bytes(b"half")
+    again = load_or_fit(*models, settings=SMALL, folder=tmp_path)
+    assert all(torch.equal(first.jacobians[k], again.jacobians[k]) for k in first.jacobians)
+    assert (folder / "table.safetensors").stat().st_size > 4

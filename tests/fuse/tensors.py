@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-DTYPES = st.sampled_from([torch.float32, torch.float64, torch.complex128])
+DTYPES = st.sampled_from([torch.float32, torch.float64])
 SIZES = st.integers(1, 5)
 TUBES = st.integers(1, 6)
 
@@ -15,14 +15,14 @@ def random_tensor(*shape: int, seed: int, dtype: torch.dtype = torch.float64) ->
 
 
 @st.composite
-def defective_tensors(draw: st.DrawFn, dtype: torch.dtype) -> Tensor:
+def defective_tensors(draw: st.DrawFn) -> Tensor:
     """Draw a tensor that may have low rank, equal rows, zero slices, or be zero."""
     m, n, num_tubes = draw(SIZES), draw(SIZES), draw(TUBES)
     seed = draw(st.integers(0, 999))
     rank = draw(st.integers(0, min(m, n)))
-    left = random_tensor(m, rank, num_tubes, seed=seed, dtype=dtype)
-    right = random_tensor(rank, n, num_tubes, seed=seed + 1, dtype=dtype)
-    a = torch.zeros(m, n, num_tubes, dtype=dtype)
+    left = random_tensor(m, rank, num_tubes, seed=seed)
+    right = random_tensor(rank, n, num_tubes, seed=seed + 1)
+    a = torch.zeros(m, n, num_tubes, dtype=torch.float64)
     for i in range(num_tubes):
         for j in range(num_tubes):
             a[..., (i + j) % num_tubes] += left[..., i] @ right[..., j]

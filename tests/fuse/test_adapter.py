@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from fuseprompt.errors import AlignmentError, FingerprintError, ShapeError
-from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.adapter import FuseAdapter
-from fuseprompt.transfer.fit import FitSettings, fit_adapter
-from fuseprompt.transfer.table import fingerprint_models
-from fuseprompt.transfer.tproduct import map_embeddings, transfer_gradient
-from tests.tensor.strategies import random_tensor
+from fuseprompt.fuse.adapter import FuseAdapter
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.fuse.gradient import map_embeddings, transfer_gradient
+from fuseprompt.fuse.table import fingerprint_models
+from tests.fuse.tensors import random_tensor
+from tests.fuse.tiny import made_up_words, tiny_model, tiny_pair
 from tests.text.tiny import word_piece
-from tests.transfer.tiny import made_up_words, tiny_model, tiny_pair
 
 PRIMARY, SECONDARY = tiny_pair()
 TABLE = fit_adapter(
@@ -27,32 +26,33 @@ TEXTS = st.lists(
 )
 
 
-def embeds_of(ids: PaddedIds) -> torch.Tensor:
+def embeds_of(rows: list[list[int]]) -> torch.Tensor:
     """Return the primary's embeddings as a leaf."""
-    return PRIMARY.vocabulary[ids.ids].clone().requires_grad_()
+    vectors = [PRIMARY.vocabulary[row] for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True).requires_grad_()
 
 
 @given(texts=TEXTS)
 def test_forward_is_the_secondarys_own_embedding_of_the_text(texts):
     adapter = FuseAdapter(PRIMARY, SECONDARY, table=TABLE)
-    ids = PaddedIds.from_lists(PRIMARY.tokenizer.encode_batch(texts))
+    ids = PRIMARY.tokenizer.encode_batch(texts)
     output = adapter(embeds_of(ids), ids)
-    assert output.token_ids.to_lists() == SECONDARY.tokenizer.encode_batch(texts)
+    assert list(map(list, output.token_ids)) == SECONDARY.tokenizer.encode_batch(texts)
     for row, text in enumerate(texts):
         expected = SECONDARY.vocabulary[SECONDARY.tokenizer.encode(text)]
         assert torch.equal(output.embeds[row, : len(expected)], expected)
         assert not output.embeds[row, len(expected) :].any()
 
 
-@given(texts=TEXTS, framed=st.booleans())
-def test_backward_is_the_transposed_map_of_each_text(texts, framed):
-    adapter = FuseAdapter(PRIMARY, SECONDARY, table=TABLE, framed=framed)
-    ids = PaddedIds.from_lists(PRIMARY.tokenizer.encode_batch(texts))
+@given(texts=TEXTS, special=st.booleans())
+def test_backward_is_the_transposed_map_of_each_text(texts, special):
+    adapter = FuseAdapter(PRIMARY, SECONDARY, table=TABLE, add_special_tokens=special)
+    ids = PRIMARY.tokenizer.encode_batch(texts)
     embeds = embeds_of(ids)
     output = adapter(embeds, ids)
     weights = random_tensor(*output.embeds.shape, seed=3)
     (output.embeds * weights).sum().backward()
-    start = len(SECONDARY.tokenizer.prefix_ids) if framed else 0
+    start = len(SECONDARY.tokenizer.prefix_ids) if special else 0
     for row, alignment in enumerate(output.alignments):
         grad = weights[row, start : start + len(alignment.secondary_spans)]
         found = transfer_gradient(grad, alignment, table=TABLE)
@@ -60,7 +60,7 @@ def test_backward_is_the_transposed_map_of_each_text(texts, framed):
         assert output.num_dropped[row] == found.num_dropped
         assert_close(embeds.grad[row, : len(carried)], carried)
         assert not embeds.grad[row, len(carried) :].any()
-        plain = PRIMARY.vocabulary[ids.ids[row, : len(carried)]].requires_grad_()
+        plain = PRIMARY.vocabulary[ids[row]].requires_grad_()
         mapped = map_embeddings(plain, alignment, table=TABLE)
         if mapped.requires_grad:
             (expected,) = torch.autograd.grad((mapped * grad).sum(), plain)
@@ -96,14 +96,14 @@ def test_ids_that_encoding_would_not_give_keep_their_positions():
     assert PRIMARY.tokenizer.encode("the") != letters
     embeds = PRIMARY.vocabulary[letters][None].clone().requires_grad_()
     output = adapter(embeds, torch.tensor([letters]))
-    assert output.alignments[0].primary_counts == [3]
+    assert [p.num_primary for p in output.alignments[0].parts] == [3]
 
 
 def test_errors_say_what_to_do():
     adapter = FuseAdapter(PRIMARY, SECONDARY, table=TABLE)
     ids = torch.tensor([[5, 6]])
     with pytest.raises(ShapeError, match="one embedding per id"):
-        adapter(torch.zeros(1, 1, 5).double(), PaddedIds.from_lists(ids.tolist()))
+        adapter(torch.zeros(1, 1, 5).double(), ids.tolist())
     face = PRIMARY.tokenizer.encode("😀")[:1]
     with pytest.raises(AlignmentError, match="no complete text"):
         adapter(torch.zeros(1, 1, 5).double(), torch.tensor([face]))
