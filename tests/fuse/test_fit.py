@@ -77,6 +77,15 @@ def test_noise_chooses_a_strong_ridge_and_is_reported_as_noise():
     assert max(report.r2 for report in table.reports.values()) < 0.5
 
 
+def test_r2_is_measured_on_words_that_the_map_was_not_fitted_to():
+    """With as many dimensions as words and hardly a ridge, words fitted to have an R2 of 1."""
+    primary, secondary = tiny_model(byte_bpe(700), 600), tiny_model(word_piece(), 4, seed=1)
+    settings = FitSettings(min_words=16, ridges=(1e-9,))
+    table = fit_adapter(primary, secondary, words=WORDS, settings=settings)
+    assert len(table.reports) > 3
+    assert max(report.r2 for report in table.reports.values()) < 0.7
+
+
 def test_two_fits_agree_in_every_bit_whatever_the_order_and_repetitions():
     primary, secondary = tiny_pair(torch.float32)
     first = fit_adapter(primary, secondary, words=WORDS, settings=SMALL)

@@ -73,6 +73,45 @@ def test_damage_is_refused(saved):
         JacobianTable.load(folder, table.fingerprint)
 
 
+@pytest.mark.parametrize("expected", [{}, {"primary_tokenizer": "0" * 64}])
+def test_a_check_that_would_compare_nothing_is_refused(saved, expected):
+    table, folder = saved
+    with pytest.raises(ValueError, match=r"Pass fingerprint_models\(primary, secondary\)"):
+        JacobianTable.load(folder, expected)
+    with pytest.raises(ValueError, match="the fingerprint lacks"):
+        table.check(expected)
+    assert JacobianTable.load(folder, fingerprint_models(*tiny_pair(torch.float32)))
+
+
+@pytest.mark.parametrize("kill_at", range(3))
+def test_a_save_that_is_killed_leaves_one_whole_table(saved, monkeypatch, kill_at):
+    """Before the facts are written the old table is there, afterwards the new one."""
+    old, folder = saved
+    new = fit_adapter(
+        *tiny_pair(torch.float32), words=WORDS, settings=FitSettings(min_words=16, seed=1)
+    )
+    renames = 0
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal renames
+        renames += 1
+        if renames > kill_at:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            new.save(folder)
+    there = old if kill_at < 2 else new
+    found = JacobianTable.load(folder, there.fingerprint)
+    assert all(torch.equal(found.jacobians[key], t) for key, t in there.jacobians.items())
+    old.save(folder)  # and the next save is not disturbed
+    found = JacobianTable.load(folder, old.fingerprint)
+    assert all(torch.equal(found.jacobians[key], t) for key, t in old.jacobians.items())
+
+
 def test_incomplete_or_foreign_folders_are_refused(saved, tmp_path):
     table, folder = saved
     with pytest.raises(FingerprintError, match="no complete table"):
