@@ -8,8 +8,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,23 +39,6 @@ class Options:
     models: tuple[str, ...] = field(default=(), metadata={"argument": "MODEL"})
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """A model or table on this machine.
-
-    Attributes:
-        id: What `load` takes.
-        ready: Whether it can be loaded without a network.
-        size: Bytes on disk, 0 if it is not ready.
-        note: What is wrong, or an empty string.
-    """
-
-    id: str
-    ready: bool
-    size: int
-    note: str
-
-
 def run(options: Options) -> int:
     """Look at this installation, or at models.
 
@@ -82,21 +65,17 @@ def examine() -> dict[str, Any]:
     """Return the facts, as plain JSON values.
 
     Returns:
-        The interpreter, platform, versions ("missing" where a package is), device and threads of
-        torch, cache folder, configuration (the models of a command without `--models`), states of
-        the offline models, their word tables and the paper's models, what `score` needs, and the
-        remedies: what is missing for the configuration, and the command that brings it.
+        Among others `configuration`, the models of a command without `--models`; the states of the
+        offline models, their word tables and the paper's models (id, ready, size in bytes, note);
+        and `remedies`: what the configuration lacks, and the command that brings it.
     """
     versions = {"fuseprompt": __version__} | {name: _version_of(name) for name in _PACKAGES}
     device, threads = _describe_torch(versions["torch"])
-    states = {
-        "offline": [_offline_state(name) for name in RECIPES],
-        "word_tables": [_table_state(name) for name in SECONDARIES],
-        "paper": [_hub_state(model_id) for model_id in vars(PAPER).values()],
-    }
     configuration = ModelSettings().models
+    offline = [_offline_state(name) for name in RECIPES]
+    paper = [_hub_state(model_id) for model_id in vars(PAPER).values()]
     remedies = [
-        {"problem": f"The package {name} is not installed.", "command": "pip install fuseprompt"}
+        _remedy(f"The package {name} is not installed.", "pip install fuseprompt")
         for name, version in versions.items()
         if version == "missing"
     ]
@@ -108,9 +87,11 @@ def examine() -> dict[str, Any]:
         "threads": threads,
         "cache": str(cache_dir()),
         "configuration": configuration,
-        **{name: [asdict(state) for state in group] for name, group in states.items()},
+        "offline": offline,
+        "word_tables": [_table_state(name) for name in SECONDARIES],
+        "paper": paper,
         "metrics": _describe_metrics(),
-        "remedies": remedies + _find_remedies(configuration, states["offline"], states["paper"]),
+        "remedies": remedies + _find_remedies(configuration, offline, paper),
     }
 
 
@@ -145,56 +126,56 @@ def _describe_metrics() -> dict[str, str]:
     return found
 
 
-def _offline_state(name: str) -> ModelState:
-    fault = find_fault(name)
+def _state(model_id: str, size: int, note: str = "") -> dict[str, Any]:
+    """Return the state of a model or table; a note says why it is not ready."""
+    return {"id": model_id, "ready": not note, "size": 0 if note else size, "note": note}
+
+
+def _offline_state(name: str) -> dict[str, Any]:
     entry = read_manifest().get(name)
-    size = entry.size if entry is not None and fault is None else 0
-    return ModelState(f"offline:{name}", fault is None, size, fault or "")
+    return _state(f"offline:{name}", 0 if entry is None else entry.size, find_fault(name) or "")
 
 
-def _table_state(secondary: str) -> ModelState:
-    file = find_table(secondary)
-    name = f"word table of offline:{secondary}"
+def _table_state(secondary: str) -> dict[str, Any]:
+    name, file = f"word table of offline:{secondary}", find_table(secondary)
     if file is None:
-        return ModelState(name, False, 0, "made by prepare, or at its first use")
-    return ModelState(name, True, file.stat().st_size, "")
+        return _state(name, 0, "made by prepare, or at its first use")
+    return _state(name, file.stat().st_size)
 
 
-def _hub_state(model_id: str) -> ModelState:
+def _hub_state(model_id: str) -> dict[str, Any]:
     """Look for a model in the local cache of the Hub, without asking the Hub."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
-        return ModelState(model_id, False, 0, "huggingface_hub is not installed")
+        return _state(model_id, 0, "huggingface_hub is not installed")
     for weights in ("model.safetensors", "pytorch_model.bin"):
-        files = [try_to_load_from_cache(model_id, file) for file in ("config.json", weights)]
-        paths = [Path(file) for file in files if isinstance(file, str)]
-        if len(paths) == len(files):
-            return ModelState(model_id, True, sum(path.stat().st_size for path in paths), "")
-    return ModelState(model_id, False, 0, "not in the Hub's local cache")
+        found = [try_to_load_from_cache(model_id, file) for file in ("config.json", weights)]
+        sizes = [Path(file).stat().st_size for file in found if isinstance(file, str)]
+        if len(sizes) == len(found):
+            return _state(model_id, sum(sizes))
+    return _state(model_id, 0, "not in the Hub's local cache")
+
+
+def _remedy(problem: str, command: str) -> dict[str, str]:
+    return {"problem": problem, "command": command}
 
 
 def _find_remedies(
-    configuration: str, offline: Sequence[ModelState], paper: Sequence[ModelState]
+    configuration: str, offline: list[dict[str, Any]], paper: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
     """Return what keeps the configuration from being used, and what to type."""
     if configuration == "offline":
-        faults = [f"{state.id} {state.note}" for state in offline if not state.ready]
-        problem = "; ".join(faults) + "."
-        return [{"problem": problem, "command": "fuseprompt prepare"}] if faults else []
+        faults = [f"{state['id']} {state['note']}" for state in offline if not state["ready"]]
+        return [_remedy("; ".join(faults) + ".", "fuseprompt prepare")] if faults else []
     if configuration == "paper":
-        return [
-            {
-                "problem": f"{state.id} is not in the local cache of the Hub.",
-                "command": f"hf download {state.id}",
-            }
-            for state in paper
-            if not state.ready
-        ]
+        missing = [state["id"] for state in paper if not state["ready"]]
+        where = "is not in the local cache of the Hub."
+        return [_remedy(f"{each} {where}", f"hf download {each}") for each in missing]
     if Path(configuration).is_file():
         return []
     problem = f"FUSEPROMPT_MODELS is {configuration!r}: expected offline, paper or a file."
-    return [{"problem": problem, "command": "unset FUSEPROMPT_MODELS"}]
+    return [_remedy(problem, "unset FUSEPROMPT_MODELS")]
 
 
 def _print_tables(report: Mapping[str, Any]) -> None:
@@ -222,25 +203,16 @@ def _print_tables(report: Mapping[str, Any]) -> None:
 
 def _print_model(model_id: str, output: Output) -> int:
     """Load a model and print what is known of it; return 1 if it cannot be used."""
-    from fuseprompt.models.classifier import Classifier
     from fuseprompt.models.hub import load
 
-    facts: dict[str, Any] = {
-        "id": model_id, "kind": "", "tokens": 0, "max_length": 0, "labels": (), "notes": (),
-        "error": "",
-    }  # fmt: skip
+    facts: dict[str, Any] = {"id": model_id, "kind": "", "tokens": 0, "max_length": 0}
+    facts |= {"labels": (), "notes": (), "error": ""}
     try:
         model = load(model_id)
+        facts |= {"kind": _kind(model), "tokens": len(model.vocabulary), "notes": model.notes}
+        facts |= {"max_length": model.max_length, "labels": tuple(getattr(model, "labels", ()))}
     except FuseError as error:
         facts["error"] = str(error)
-    else:
-        facts |= {
-            "kind": _kind(model),
-            "tokens": len(model.vocabulary),
-            "max_length": model.max_length,
-            "labels": tuple(model.labels) if isinstance(model, Classifier) else (),
-            "notes": model.notes,
-        }
     if output.json:
         print(json.dumps(facts), flush=True)
     elif facts["error"]:

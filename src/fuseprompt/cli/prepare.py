@@ -29,11 +29,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Download and convert the offline models; returns at once if they are there.
-
-    Returns:
-        Exit code 0.
-    """
+    """Download and convert the offline models, at once if they are there; return 0."""
     prepare(force=options.force, quiet=options.output.quiet, as_json=options.output.json)
     return 0
 
@@ -63,13 +59,8 @@ def prepare(
     _make_word_tables(secondaries, quiet=quiet)
     size = sum(entry.size for entry in read_manifest().values())
     if as_json:
-        facts = {
-            "folder": str(done.folder),
-            "made": done.made,
-            "bytes": size,
-            "seconds": round(done.seconds, 2),
-        }
-        print(json.dumps(facts))
+        facts = {"folder": str(done.folder), "made": done.made, "bytes": size}
+        print(json.dumps({**facts, "seconds": round(done.seconds, 2)}))
     elif not quiet:
         state = f"prepared in {done.seconds:.0f} s" if done.made else "ready"
         print(f"Offline models {state}: {size / 1e6:.0f} MB in {done.folder}", file=sys.stderr)

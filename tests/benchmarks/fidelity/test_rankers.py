@@ -8,7 +8,8 @@ from benchmarks.fidelity.models import context_of, plan, targets_of
 from benchmarks.fidelity.rankers import LanguageModelRanker, TransferRanker, all_rankers
 from benchmarks.fidelity.study import place_of
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.tasks.caption import CaptionSettings
+from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.transfer import CommonWords, RetokenizedTransfer, Slots, WordTable
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
@@ -83,4 +84,4 @@ def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> 
     names = [r.name for r in all_rankers()]
     assert len(set(names)) == len(names)
     assert not any("," in name for name in names)  # --transfers takes them with commas.
-    assert CaptionSettings().transfer.name in names
+    assert proposal_named(CaptionSettings().proposal).name in names
