@@ -59,14 +59,7 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run(options: Options) -> int:
-    """Caption images.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0 if every image got a caption, 1 if some failed.
-    """
+    """Caption images; return 0 if every image got a caption, 1 if some failed."""
     settings, quiet = _settings(options), options.output.quiet
     has_sentiment = settings.sentiment is not None
     ids = model_ids(options.models.models)
@@ -138,14 +131,7 @@ def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
 
 @contextmanager
 def _open_out(file: Path | None) -> Iterator[TextIO | None]:
-    """Open the file of `--out`, before any work is done.
-
-    Yields:
-        The open file, or `None`.
-
-    Raises:
-        FuseError: If it cannot be written.
-    """
+    """Open the file of `--out`, before any work is done."""
     if file is None:
         yield None
         return

@@ -37,17 +37,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """List the datasets, or check the folder of one.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0, or 1 if images are missing or something differs from what was published.
-
-    Raises:
-        UsageError: If options make no sense together.
-    """
+    """List the datasets, or check one; return 1 if it is not as it was published, else 0."""
     from fuseprompt.evaluation.datasets import NAMES, find_source
     from fuseprompt.evaluation.datasets.check import check_dataset
 

@@ -40,14 +40,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Look at this installation, or at models.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0 if the configuration in use is ready, or all models can be used; else 1.
-    """
+    """Look at this installation, or at models; return 1 if something cannot be used, else 0."""
     if options.models:
         return max([_print_model(model_id, options.output) for model_id in options.models])
     report = examine()

@@ -84,14 +84,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Caption a dataset.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0 if every image has a caption, else 1.
-    """
+    """Caption a dataset; return 0 if every image has a caption, else 1."""
     from fuseprompt.evaluation.datasets import read_dataset
     from fuseprompt.evaluation.runs.conclude import conclude
     from fuseprompt.evaluation.runs.evaluate import evaluate
@@ -138,14 +131,7 @@ def run(options: Options) -> int:
 
 
 def print_run(run: "Run", scores: Any, *, agreement: Any = None, as_json: bool) -> None:
-    """Print what came of a run on stdout.
-
-    Args:
-        run: The run.
-        scores: Scores by part.
-        agreement: What `--check-grouping` found, if it was asked for.
-        as_json: Print a JSON line.
-    """
+    """Print scores by part, failures and what `--check-grouping` found, if it was asked for."""
     if as_json:
         content = {
             "run": str(run.folder),
@@ -231,15 +217,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _told_what_is_safe(folder: Path) -> Iterator[None]:
-    """Print how many captions are safe when a run is stopped.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        KeyboardInterrupt: After it was printed.
-        SystemExit: Likewise.
-    """
+    """Print how many captions are safe when a run is stopped."""
     from fuseprompt.evaluation.runs.folder import JOURNAL
     from fuseprompt.evaluation.runs.journal import newest, read_journal
 

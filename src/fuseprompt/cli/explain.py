@@ -50,18 +50,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Explain one step of a photo's caption and write the page.
-
-    Args:
-        options: The options.
-
-    Returns:
-        Exit code 0.
-
-    Raises:
-        UsageError: If both a step and a text are given.
-        FuseError: If the photo cannot be read, the page not written, or the step not reached.
-    """
+    """Explain one step of a photo's caption and write the page; return 0."""
     if options.text is not None and options.step is not None:
         raise UsageError("--text and --step: give one of them, the text or the step to reach.")
     from fuseprompt.evaluation.explain import ExplainSettings, explain

@@ -53,17 +53,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Fit maps from the primary's embeddings to the secondary's.
-
-    Args:
-        options: The options.
-
-    Returns:
-        Exit code 0.
-
-    Raises:
-        UsageError: If words and corpus are both given.
-    """
+    """Fit maps from the primary's embeddings to the secondary's; return 0."""
     if options.words is not None and options.corpus is not None:
         raise UsageError("--words and --corpus: give one of them, or neither.")
     from fuseprompt.fuse.fit import FitSettings, fit_adapter
@@ -100,11 +90,7 @@ def run(options: Options) -> int:
 
 
 def _read_words(options: Options) -> dict[str, float]:
-    """Return words and how often they occur.
-
-    Raises:
-        FuseError: If the file cannot be read, or the corpus not be loaded.
-    """
+    """Return words and how often they occur."""
     from fuseprompt.fuse.alignment import default_words
 
     if options.words is not None:

@@ -31,14 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: Arguments; those of the process by default.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line, of the process by default; return the exit code."""
     _allow_odd_names()
     try:
         return _run(sys.argv[1:] if argv is None else list(argv))

@@ -36,17 +36,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Join runs.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0 if no caption is missing, else 1.
-
-    Raises:
-        UsageError: If several runs have no folder to be joined in.
-    """
+    """Join runs; return 0 if no caption is missing, else 1."""
     folders, scoring = options.runs, options.scoring
     if options.out is None and len(folders) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
@@ -85,11 +75,7 @@ def run(options: Options) -> int:
 
 
 def _dataset_of(run: "Run", root: Path | None) -> "Dataset":
-    """Return the dataset that a run was made for.
-
-    Raises:
-        DatasetError: If it is not there, or is another by now.
-    """
+    """Return the dataset that a run was made for; refuse another."""
     from fuseprompt.evaluation.datasets import read_dataset
 
     place = Path(run.scope.root) if root is None else root

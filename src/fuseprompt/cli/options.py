@@ -63,7 +63,7 @@ def parse(kind: type[_T], argv: Sequence[str], *, command: str, preset: Preset |
             argument of that name; the metadata "option" renames an option.
         argv: What was typed after the command.
         command: Name of the command.
-        preset: Returns defaults that depend on what was given.
+        preset: Defaults that depend on what was given.
 
     Returns:
         The options.
@@ -90,11 +90,7 @@ def parse(kind: type[_T], argv: Sequence[str], *, command: str, preset: Preset |
 
 
 def choose(text: str, choices: Sequence[str], what: str) -> str:
-    """Return a text that is one of the choices.
-
-    Raises:
-        UsageError: If it is none of them; the nearest one is named.
-    """
+    """Return a text that is one of the choices; else name the nearest one."""
     if text in choices:
         return text
     expected = f"expected one of {', '.join(choices)}."
@@ -104,18 +100,12 @@ def choose(text: str, choices: Sequence[str], what: str) -> str:
 @final
 @dataclass(frozen=True)
 class _Option:
-    """An option: a field, and how its value is read.
+    """A field, and how its value is typed and read.
 
     Attributes:
-        name: Name of the field.
-        flag: What is typed, or what an argument is called.
-        is_argument: Whether it is typed without a name before it.
-        is_required: Whether it has no default.
-        is_switch: Whether it takes no value.
         gather: Makes the field's value of several, or None if there is one.
-        kind: How a value is read.
+        kind: How one value is read.
         choices: The allowed values, if they are few.
-        help: Help, the default included.
     """
 
     name: str
@@ -129,11 +119,7 @@ class _Option:
     help: str
 
     def read(self, given: Any) -> Any:
-        """Return the value of what was typed, or stands in a YAML file.
-
-        Raises:
-            UsageError: If it is not what is expected.
-        """
+        """Return the value of what was typed, or stands in a YAML file."""
         if self.is_switch:
             if not isinstance(given, bool):
                 raise UsageError(f"{self.flag} {given}: expected true or false.")
@@ -156,17 +142,15 @@ class _Option:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Add the option to a parser that only splits."""
-        metavar = self.kind.metavar
         if self.is_argument:
             nargs = "?" if self.gather is None else "*"
             parser.add_argument(self.name, nargs=nargs, metavar=self.flag, help=self.help)
-        elif self.is_switch:
-            parser.add_argument(self.flag, dest=self.name, action="store_true", help=self.help)
-        else:
+            return
+        how: dict[str, Any] = {"action": "store_true"}
+        if not self.is_switch:
             action = "store" if self.gather is None else "append"
-            parser.add_argument(
-                self.flag, dest=self.name, action=action, metavar=metavar, help=self.help
-            )
+            how = {"action": action, "metavar": self.kind.metavar}
+        parser.add_argument(self.flag, dest=self.name, help=self.help, **how)
 
 
 def _options(kind: type) -> Iterator[_Option]:
@@ -234,11 +218,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are ours."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Raise what is wrong."""
         raise UsageError(f"{message.removeprefix('argument ')}.")
 
 
@@ -264,11 +244,7 @@ def _make_parser(kind: type, command: str, options: Iterable[_Option]) -> argpar
 
 
 def _read_config(file: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
-    """Return the values of a YAML file, by the name of the field.
-
-    Raises:
-        UsageError: If it cannot be read, or names what is no option.
-    """
+    """Return the values of a YAML file, by the name of the field."""
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
     try:

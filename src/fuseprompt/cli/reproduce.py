@@ -43,13 +43,6 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run(options: Options) -> int:
-    """Repeat an experiment.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0 if every image has a caption, else 1.
-    """
+    """Repeat an experiment; return 0 if every image has a caption, else 1."""
     dataset = read_experiment(options.experiment)["dataset"]
     return evaluate.run(evaluate.Options(dataset, options.evaluation))

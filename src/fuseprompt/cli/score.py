@@ -40,17 +40,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Score captions.
-
-    Args:
-        options: The options.
-
-    Returns:
-        0, or 1 if no metric has a value.
-
-    Raises:
-        UsageError: If a file is missing.
-    """
+    """Score captions; return 0, or 1 if no metric has a value."""
     from fuseprompt.evaluation.datasets import read_dataset
     from fuseprompt.evaluation.metrics.predictions import optimised_models, read_predictions
     from fuseprompt.evaluation.metrics.score import score_parts
@@ -85,11 +75,7 @@ def run(options: Options) -> int:
 
 
 def print_scores(scores: Mapping[str, Scores]) -> None:
-    """Print scores as tables, those of the published metrics times 100.
-
-    Args:
-        scores: Scores by part of the dataset, "" for the whole.
-    """
+    """Print scores by part as tables, those of the published metrics times 100."""
     told: set[str] = set()
     for part, one in scores.items():
         if part:
