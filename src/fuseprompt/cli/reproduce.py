@@ -1,17 +1,17 @@
 """`fuseprompt reproduce`: `fuseprompt evaluate` with the settings of an experiment of the paper.
 
-The settings are in `fuseprompt/configs`: options of `fuseprompt.cli.evaluate`, which is to be read
-next.
+The settings are in `fuseprompt/configs`: options of `fuseprompt.cli.evaluate`, with comments on
+where the paper, its code and its README disagree. Read next: `fuseprompt.cli.evaluate`.
 """
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, Literal
 
 from fuseprompt.cli import evaluate
 from fuseprompt.cli.options import read_values
-from fuseprompt.evaluation.reproduce import read_experiment
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,14 @@ class Options:
 
     experiment: Literal["coco", "nocaps", "senticap"] = field(metadata={"argument": "NAME"})
     evaluation: evaluate.Evaluation
+
+
+def read_experiment(name: str) -> dict[str, Any]:
+    """Return the settings of an experiment, by the name of the option with "_" for "-"."""
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    file = resources.files("fuseprompt").joinpath("configs", f"paper_{name}.yaml")
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
