@@ -116,7 +116,7 @@ def measure(rows: Rows, device_name: str, sizes: Sizes) -> int:
     from benchmarks.speed.shapes import paper_setup
     from benchmarks.speed.vocabularies import load_vocabularies
     from fuseprompt.models.hub import pick_device
-    from fuseprompt.search.engine import versions
+    from fuseprompt.search.minimize import versions
 
     device = pick_device(device_name)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -199,10 +199,8 @@ def measure_search(
     """Write seconds per caption for so many captions at once; what is made once was made before."""
     import torch
 
-    from fuseprompt.search.autodan import AutoDAN
-    from fuseprompt.search.engine import minimize
-    from fuseprompt.search.proposers import TransferProposer
-    from fuseprompt.search.strategies import BeamSearch
+    from fuseprompt.methods.autodan import AutoDAN
+    from fuseprompt.search.minimize import minimize
 
     facts = {"shapes": shape, "problems": count, "search_width": sizes.search_width}
     if rows.seconds_left <= 0:
@@ -210,8 +208,9 @@ def measure_search(
         return
 
     def search(steps: int, first: int) -> int:
-        proposer = TransferProposer(setup.transfer, search_width=sizes.search_width)
-        method = AutoDAN(steps, proposer, strategy=BeamSearch(sizes.beam_width), max_end_nats=-1.0)
+        method = AutoDAN(
+            steps, setup.proposal, sizes.beam_width, sizes.search_width, max_end_nats=-1.0
+        )
         results = minimize(
             setup.objective,
             method,

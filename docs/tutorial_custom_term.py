@@ -19,12 +19,12 @@ from fuseprompt import AutoDAN, Fluency, ImageText, Objective, Problem, load, mi
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective import Term
-from fuseprompt.search import TransferProposer
+from fuseprompt.proposals import Gradient
 
 # %% [markdown]
 # ## The class
 #
-# `read_target` turns what a user writes into a vector, once for each problem. `compare` gets what
+# `encode_target` turns what a user writes into a vector, once for each problem. `compare` gets what
 # the model makes of many texts, one row each, with the targets in the same order, and returns one
 # loss each. It must be differentiable in `outputs`: the search's gradients come through it. Tokens,
 # batches and the writer's vocabulary are not a term's business.
@@ -44,7 +44,7 @@ class Elsewhere:
     target: str = "avoid"
     margin: float = 0.2
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the normalised vector of the text to stay away from."""
         if not str(target).strip():
             raise ProblemError(f"Term {self.name!r}: got an empty text. Write what to avoid.")
@@ -77,7 +77,8 @@ for text in ("A kitten sleeps on a couch.", "The train to Prague was late."):
 # ## In a search
 #
 # Next to other terms it needs no more than its target: here a caption of the cat photo that must
-# not be about cats. A weight says how many units of it are worth one of another term.
+# not be about cats. A weight says how many units of it are worth one of another term. Proposing by
+# the gradient spares the word table, which takes a minute to make for a model that has none yet.
 
 # %%
 objective = Objective(
@@ -87,7 +88,7 @@ objective = Objective(
         Elsewhere(encoder, weight=24.0),
     ]
 )
-method = AutoDAN(steps=6, proposer=TransferProposer(search_width=32))
+method = AutoDAN(steps=6, proposal=Gradient(), beam_width=5, search_width=32)
 for avoid in ("economy", "a cat"):
     (result,) = minimize(
         objective, method, image="examples/photos/cat.jpg", avoid=avoid, prefix="An image of"

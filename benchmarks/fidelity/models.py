@@ -107,9 +107,9 @@ def targets_of(tower: Tower, index: int) -> dict[str, Float[Tensor, "t o"]]:
         if name == "image":
             targets[name] = target_pictures(index)
         elif isinstance(term, Label):
-            targets[name] = torch.stack([term.read_target(x) for x in term.model.labels])
+            targets[name] = torch.stack([term.encode_target(x) for x in term.model.labels])
         else:
-            targets[name] = torch.stack([term.read_target(x) for x in target_texts(index)])
+            targets[name] = torch.stack([term.encode_target(x) for x in target_texts(index)])
     return targets
 
 

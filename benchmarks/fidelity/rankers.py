@@ -14,14 +14,13 @@ from torch import Tensor
 from benchmarks.fidelity.contexts import Context
 from fuseprompt.models.base import CausalModel
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.tasks.proposals import FittedTransfer
-from fuseprompt.transfer import (
-    AnchoredWords,
-    CommonWords,
-    RandomTransfer,
-    RetokenizedTransfer,
-    Slots,
-    Transfer,
+from fuseprompt.proposals import (
+    AdditiveWordTable,
+    Fuse,
+    Gradient,
+    Positions,
+    Proposal,
+    RandomNoise,
     WordTable,
 )
 
@@ -108,25 +107,25 @@ class LanguageModelRanker:
 
 @final
 @dataclass(frozen=True)
-class TransferRanker:
-    """A transfer's predictions.
+class ProposalRanker:
+    """A proposal's predictions.
 
     Attributes:
-        transfer: The transfer.
+        proposal: The proposal.
         name: Name in results.
         linearisation: Where it linearises.
         num_internal: How many word-internal tokens it is asked about, the language model's best;
             all, if `None`. The rest come last, by falling probability.
     """
 
-    transfer: Transfer
+    proposal: Proposal
     name: str
     linearisation: str = ""
     num_internal: int | None = NUM_INTERNAL
 
     def predict(self, primary: CausalModel, loss: BoundTerm, place: Place) -> Predicted:
-        """Return what the transfer predicts."""
-        scorer = self.transfer.bind(primary, loss.table, loss)
+        """Return what the proposal predicts."""
+        scorer = self.proposal.init(primary, loss.model, loss.table).bind(loss)
         scores = torch.full((place.num_problems, len(place.tokens)), float("inf"))
         initial = torch.nonzero(place.word_initial).flatten()
         internal = torch.nonzero(place.word_internal).flatten()
@@ -136,14 +135,14 @@ class TransferRanker:
         # The first problem alone shows what one costs: a table may remember words between problems.
         for problems in (torch.arange(1), torch.arange(1, place.num_problems)):
             n = len(problems)
-            slots = Slots((place.context.left,) * n, (place.context.right,) * n, problems)
+            positions = Positions((place.context.left,) * n, (place.context.right,) * n, problems)
             before = scorer.cost
             if n and len(initial):
-                found = scorer.new_words(slots, place.tokens[initial])
+                found = scorer.word_initial(positions, place.tokens[initial])
                 scores[problems[:, None], initial] = found.float().cpu()
             between = scorer.cost
             if n and len(internal):
-                found = scorer.continuations(slots, place.tokens[internal].expand(n, -1))
+                found = scorer.word_internal(positions, place.tokens[internal].expand(n, -1))
                 scores[problems[:, None], internal] = found.float().cpu()
             costs.append((between - before, scorer.cost - between))
         return Predicted(scores, *costs[0])
@@ -151,15 +150,14 @@ class TransferRanker:
 
 def all_rankers() -> tuple[Ranker, ...]:
     """Return everything that is measured, in the order of the tables."""
-    wide = RetokenizedTransfer(CommonWords(64))
     return (
         LanguageModelRanker(),
-        TransferRanker(RandomTransfer(), "random"),
-        TransferRanker(WordTable(), "context-free"),
+        ProposalRanker(RandomNoise(), "random"),
+        ProposalRanker(WordTable(), "word-table"),
         # A look at 512 word-internal tokens costs 512; a search looks at the 16 likeliest.
-        TransferRanker(WordTable(), "context-free-16", "", 16),
-        TransferRanker(FittedTransfer(), "tproduct", "common-16", None),
-        TransferRanker(RetokenizedTransfer(), "direct-16", "common-16", None),
-        TransferRanker(wide, "direct-64", "common-64", None),
-        TransferRanker(AnchoredWords(), "anchored-words", "", 16),
+        ProposalRanker(WordTable(), "word-table-16", "", 16),
+        ProposalRanker(Fuse(), "fuse", "common-16", None),
+        ProposalRanker(Gradient(), "gradient-16", "common-16", None),
+        ProposalRanker(Gradient(64), "gradient-64", "common-64", None),
+        ProposalRanker(AdditiveWordTable(), "additive", "", 16),
     )

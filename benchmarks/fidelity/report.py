@@ -14,8 +14,7 @@ from benchmarks.fidelity.statistics import Estimate
 from benchmarks.fidelity.study import BUDGETS, Group, Measurement, compare, pool
 from benchmarks.fidelity.study import summarise as summarise_contexts
 from fuseprompt.errors import FuseError
-from fuseprompt.tasks.proposals import proposal_named
-from fuseprompt.tasks.settings import CaptionSettings
+from fuseprompt.methods.autodan import AutoDAN
 
 PRIMARY: Final = "offline:lm"
 
@@ -31,7 +30,7 @@ COLUMNS: Final = (
 )
 
 #: What the others are compared with.
-RIVALS: Final = ("none", "context-free", "context-free-16", "direct-16", "anchored-words")
+RIVALS: Final = ("none", "word-table", "word-table-16", "gradient-16", "additive")
 
 #: What a good proposal should reach.
 GOALS: Final[Mapping[str, Mapping[str, float]]] = {
@@ -48,7 +47,7 @@ GOALS: Final[Mapping[str, Mapping[str, float]]] = {
 def as_json(measured: Sequence[Measurement], rankers: Sequence[Ranker]) -> list[str]:
     """Return one JSON line per cell and ranker; fewer than three contexts have null bounds."""
     known = {r.name: r for r in rankers}
-    default = proposal_named(CaptionSettings().proposal).name
+    default = AutoDAN().proposal.name
     lines = []
     for (group, name), contexts in pool(measured).items():
         found = summarise_contexts(contexts)

@@ -22,7 +22,8 @@ from benchmarks.fidelity.rankers import Place, Ranker
 from benchmarks.fidelity.statistics import Estimate, estimate, rank_correlation, recall, regret
 from fuseprompt.cache import write_atomically
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.text.retokenize import RetokenizationTable, is_new_word, last_word
+from fuseprompt.text.retokenize import RetokenizationTable, last_word
+from fuseprompt.text.tokenizer import is_word_initial
 
 #: Evaluations after which recall is taken.
 BUDGETS: Final = (16, 64, 256, 512)
@@ -91,7 +92,7 @@ def place_of(truth: Truth, num_problems: int, token_texts: Sequence[str]) -> Pla
         num_problems,
         tokens,
         best,
-        torch.tensor([is_new_word(t) for t in texts], dtype=torch.bool),
+        torch.tensor([is_word_initial(t) for t in texts], dtype=torch.bool),
         torch.tensor([" " not in t for t in texts], dtype=torch.bool),
     )
 

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.journal import Journal, is_named
 from fuseprompt.objective.objective import Problem
-from fuseprompt.search.engine import iterate
+from fuseprompt.search.minimize import iterate
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import load_models
 from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings

@@ -27,7 +27,7 @@ from benchmarks.photos.stamps import chosen_stamps
 from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
 from benchmarks.search_budget.problems import NUM_PICTURES
 from fuseprompt.objective.objective import Problem
-from fuseprompt.search.engine import minimize
+from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings

@@ -28,7 +28,7 @@ from benchmarks.photos.tune_weights import Rule, open_on_white, outcome, search
 from fuseprompt.objective.objective import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
-from fuseprompt.search.engine import minimize
+from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings

@@ -27,7 +27,7 @@ from benchmarks.photos.tune_weights import open_on_white
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
-from fuseprompt.search.engine import minimize
+from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.settings import OFFLINE, CaptionSettings, Proposal

@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ import torch
 from PIL import Image
 
 from benchmarks.journal import Journal, is_named, shard
+from fuseprompt.methods.autodan import AutoDANState
 from fuseprompt.models.image_text import TwoTowerModel
 from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import offline_folder
-from fuseprompt.search.autodan import AutoDAN, AutoDANState
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.settings import OFFLINE, CaptionSettings
@@ -36,7 +36,7 @@ PICTURES = REPOSITORY / "training/tuning_pictures.txt"
 MAX_STEPS = 12
 #: A beam is never given up, so that every rule of stopping can be applied later.
 NEVER = -1e9
-NUM_POOLED = 1000
+NUM_FINISHED = 1000
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,7 @@ def search(
 ) -> list[dict[str, Any]]:
     """Search captions and return, for each picture, finished texts and open beams by step."""
     settings = CaptionSettings(weights={"image": weight}, max_tokens=steps)
-    chosen = method_of(settings)
-    method = AutoDAN(
-        steps=steps,
-        proposer=chosen.proposer,
-        strategy=chosen.strategy,
-        ending_nats=ending_nats,
-        num_pooled=NUM_POOLED,
-    )
+    method = replace(method_of(settings), ending_nats=ending_nats, num_finished=NUM_FINISHED)
     problems = [Problem(str(i), {"image": im}, settings.prefix) for i, im in enumerate(images)]
     bound = objective_of(settings, models).bind(problems)
     state = method.init(bound)
@@ -137,7 +130,7 @@ def search(
         before, state = state, method.step(state)
         for i, log in enumerate(found):
             log["open"].append(_beams(before, i))
-            new = [entry for entry in state.pools[i] if entry.text not in seen[i]]
+            new = [entry for entry in state.finished[i] if entry.text not in seen[i]]
             seen[i].update(entry.text for entry in new)
             for entry, nll in zip(new, _nll(bound, [e.text for e in new]), strict=True):
                 terms = {name: round(value, 4) for name, value in entry.exact.terms.items()}
@@ -147,13 +140,13 @@ def search(
 
 
 def _beams(state: AutoDANState, problem: int) -> list[list[float]]:
-    beams = state.beams
-    rows = [i for i, p in enumerate(beams.problems.tolist()) if p == problem]
+    active = state.active
+    rows = [i for i, p in enumerate(active.problems.tolist()) if p == problem]
     return [
         [
-            round(float(beams.losses[i]), 4),
-            round(float(beams.nll_sum[i]), 4),
-            int(beams.num_chosen[i]),
+            round(float(active.losses[i]), 4),
+            round(float(active.nll_sum[i]), 4),
+            int(active.num_chosen[i]),
         ]
         for i in rows
     ]

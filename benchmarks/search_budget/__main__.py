@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,8 @@ from benchmarks.journal import Journal
 from benchmarks.search_budget.arms import ARMS, EVERYTHING, LM, MAIN_ARMS
 from benchmarks.search_budget.meter import Meter, metered, rate
 from benchmarks.search_budget.problems import Item, all_items, objective, pilot_items, problem
+from fuseprompt.methods.autodan import AutoDAN, AutoDANState
 from fuseprompt.objective.objective import BoundObjective
-from fuseprompt.search.autodan import AutoDAN, AutoDANState
-from fuseprompt.search.proposers import ProposalSetting
-from fuseprompt.search.strategies import BeamSearch
 from fuseprompt.text.retokenize import PaddedIds
 
 STEPS, BEAMS = 8, 2
@@ -133,15 +131,15 @@ def plan(items: Sequence[Item]) -> Iterator[Work]:
 def run(work: Work, data: Path, folder: Path) -> dict[str, Any]:
     """Search one problem with one arm and return its row."""
     if work.arm == "everything":
-        proposer, beams = ARMS[LM](EVERYTHING), 1
+        arm, beams = ARMS[LM](EVERYTHING), 1
     else:
-        proposer, beams = ARMS[work.arm](work.budget), BEAMS
+        arm, beams = ARMS[work.arm](work.budget), BEAMS
     kind = work.item.kind
     bound = objective(kind).bind([problem(work.item, data)])
     per_token = charged(bound, folder / "rates.json")
     facts = {"arm": work.arm, "budget": work.budget, "problem": work.item.name, "kind": kind}
     return facts | search(
-        bound, proposer, beams=beams, seconds_per_token=per_token, scores=folder / "scores"
+        bound, arm, beams=beams, seconds_per_token=per_token, scores=folder / "scores"
     )
 
 
@@ -159,7 +157,7 @@ def charged(bound: BoundObjective, file: Path) -> float:
 
 def search(
     bound: BoundObjective,
-    proposer: ProposalSetting,
+    arm: AutoDAN,
     *,
     beams: int = BEAMS,
     steps: int = STEPS,
@@ -170,7 +168,7 @@ def search(
 
     Args:
         bound: Objective with the targets of one problem.
-        proposer: Who proposes.
+        arm: Who proposes, and how much is scored.
         beams: Open texts.
         steps: Tokens appended.
         seconds_per_token: Seconds charged for a token of a text that is scored.
@@ -181,7 +179,7 @@ def search(
         text that the search returns with its exact losses.
     """
     meter = Meter(seconds_per_token)
-    method = AutoDAN(steps=steps, proposer=proposer, strategy=BeamSearch(beams), ending_nats=_NEVER)
+    method = replace(arm, steps=steps, beam_width=beams, ending_nats=_NEVER)
     state = method.init(metered(bound, meter, scores))
     start_cost, meter.cost, started = meter.cost, 0.0, meter.seconds
     row: dict[str, list[Any]] = {
@@ -189,7 +187,7 @@ def search(
     }
     while not method.is_done(state):
         state = method.step(state)
-        if state.num_steps == len(row["texts"]) or not len(state.beams):
+        if state.num_steps == len(row["texts"]) or not len(state.active):
             continue
         for name, value in _best(bound, state).items():
             row[name].append(value)
@@ -197,7 +195,7 @@ def search(
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
     exact_all = bound.evaluate(found.texts, [0] * len(found.texts))
-    best = method.choose(found, [one.loss for one in exact_all])
+    best = found.best([one.loss for one in exact_all])
     exact, text = exact_all[best], found.texts[best]
     return row | {
         "text": text,
@@ -211,13 +209,13 @@ def search(
 
 def _best(bound: BoundObjective, state: AutoDANState) -> dict[str, Any]:
     """Return text, loss without the end, and its parts, of the best open text."""
-    beams = state.beams
-    best = int(beams.losses.argmin())
-    fluency = float(beams.nll_sum[best] / beams.num_chosen[best])
-    loss = float(beams.losses[best])
+    active = state.active
+    best = int(active.losses.argmin())
+    fluency = float(active.nll_sum[best] / active.num_chosen[best])
+    loss = float(active.losses[best])
     term = (loss - bound.objective.fluency.weight * fluency) / bound.terms[0].weight
     values = {"open": loss, "fluency": fluency, "term": term}
-    return {"texts": beams.texts[best], **{k: round(v, 6) for k, v in values.items()}}
+    return {"texts": active.texts[best], **{k: round(v, 6) for k, v in values.items()}}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from torch import Tensor
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective, Evaluation
+from fuseprompt.proposals.gradient import GRADIENT_COST
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.base import GRADIENT_COST
 
 _RECORD = struct.Struct("<16sf")
 #: Tokens of a text and rounds of the measurement of a model's rate; the median round counts.
@@ -158,16 +159,10 @@ class MeteredTerm(BoundTerm):
     meter: Meter
     known: KnownScores | None
 
-    @property
-    def model(self) -> Any:
-        """The secondary, metered: one object for all searches.
-
-        What transfers derive from a model is kept by that object, so a new one each time would
-        be derived from, and kept, for ever.
-        """
-        return self.table.memo.recall(
-            "metered", (self.term.model,), lambda: MeteredModel(self.term.model)
-        )
+    @cached_property
+    def model(self) -> Any:  # type: ignore[override]
+        """The secondary, metered; what a proposal keeps for a pair of models is not charged."""
+        return MeteredModel(self.term.model)
 
     def score(
         self, texts: Sequence[str], rows: Tensor, tokens: Tensor, problems: Tensor

@@ -7,10 +7,11 @@ from the texts themselves. Read next: `benchmarks.speed.search`.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
+from unittest import mock
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,12 +20,12 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from fuseprompt.methods import autodan
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.objective import BoundObjective, Objective
-from fuseprompt.search.batch import Candidates
-from fuseprompt.search.candidates import TokenClasses
-from fuseprompt.search.proposers import ProposalSetting, Proposer, Step
+from fuseprompt.search.hypotheses import Candidates, Hypotheses
+from fuseprompt.search.scoring import exact_losses
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -88,43 +89,22 @@ class Asked:
     texts: tuple[str, ...]
 
 
-@final
-@dataclass(frozen=True)
-class Recording:
-    """The setting of a proposer that keeps what was asked.
+@contextmanager
+def recording(asked: list[Asked]) -> Iterator[None]:
+    """Write down what every step of AutoDAN asks the models in this block.
 
-    Attributes:
-        inner: Who proposes.
+    Args:
         asked: Grows by one entry a step.
     """
 
-    inner: ProposalSetting
-    asked: list[Asked] = field(default_factory=list, repr=False, compare=False)
+    def watched(
+        bound: BoundObjective, active: Hypotheses, candidates: Candidates
+    ) -> tuple[Float[Tensor, " c"], float]:
+        asked.append(Asked(active.texts, tuple(candidates.rows.tolist()), candidates.texts))
+        return exact_losses(bound, active, candidates)
 
-    def start(self, bound: BoundObjective, classes: TokenClasses) -> Proposer:
-        """Return the proposer of one search."""
-        return _RecordingProposer(self.inner.start(bound, classes), self.asked)
-
-
-@final
-@dataclass(frozen=True)
-class _RecordingProposer:
-    inner: Proposer
-    asked: list[Asked]
-
-    @property
-    def rounds(self) -> int:
-        return self.inner.rounds
-
-    def propose(self, step: Step) -> Candidates:
-        found = self.inner.propose(step)
-        self.asked.append(Asked(step.beams.texts, tuple(found.rows.tolist()), tuple(found.texts)))
-        return found
-
-    def observe(
-        self, step: Step, candidates: Candidates, losses: Mapping[str, Float[Tensor, " c"]]
-    ) -> None:
-        self.inner.observe(step, candidates, losses)
+    with mock.patch.object(autodan, "exact_losses", watched):
+        yield
 
 
 @final

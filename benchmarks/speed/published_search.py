@@ -24,7 +24,6 @@ from fuseprompt.fuse import FuseAdapter, JacobianTable, RandomFallback
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
-from fuseprompt.search.candidates import TokenClasses
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Candidates that are scored in one pass.
@@ -109,8 +108,8 @@ def search_published(
     }
     allowed = settings.tokens
     if allowed is None:
-        classes = TokenClasses(tokenizer, len(vocabulary))
-        allowed = classes.new_words | classes.continuations
+        classes = objective.classes()
+        allowed = classes.word_initial | classes.word_internal
     nearest = NearestToken(vocabulary)
     beams = vocabulary[torch.tensor([prefix], device=vocabulary.device)]  # (n, s, dp)
     losses = torch.zeros(1)

@@ -13,20 +13,18 @@ from typing import Any, Final, final
 
 import torch
 
-from benchmarks.speed.meter import Asked, ForwardMeter, Recording, Work, least_work
+from benchmarks.speed.meter import Asked, ForwardMeter, Work, least_work, recording
 from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
 from benchmarks.speed.published_search import PublishedSearch, search_published
 from benchmarks.speed.shapes import SETUPS, Setup
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse.alignment import default_words
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.batching import TOKENS_PER_PASS
 from fuseprompt.objective.objective import Objective
-from fuseprompt.search.autodan import AutoDAN
-from fuseprompt.search.engine import minimize
-from fuseprompt.search.proposers import TransferProposer
-from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.search.minimize import minimize
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Numbers of problems that are searched together.
@@ -231,17 +229,17 @@ def search(setup: Setup, *, width: int, count: int, first: int = 0, steps: int =
     Returns:
         What it took.
     """
-    recording = Recording(TransferProposer(setup.transfer, search_width=width))
-    # No full stop finishes a text, so that every step has all its beams.
-    method = AutoDAN(steps, recording, strategy=BeamSearch(_BEAM_WIDTH), max_end_nats=-1.0)
+    # No full stop finishes a text, so that every step has all its hypotheses.
+    method = AutoDAN(steps, setup.proposal, _BEAM_WIDTH, width, max_end_nats=-1.0)
+    asked: list[Asked] = []
     problems = setup.problems(count, first=first)
     meter = ForwardMeter()
-    with meter.running():
+    with recording(asked), meter.running():
         started = time.perf_counter()
         results = minimize(setup.objective, method, problems, group_size=count)
         seconds = time.perf_counter() - started
     candidates = sum(entry.evaluations for r in results for entry in r.history)
-    return Run(seconds, candidates, meter, tuple(recording.asked))
+    return Run(seconds, candidates, meter, tuple(asked))
 
 
 def published_rate(setup: Setup, width: int) -> float:

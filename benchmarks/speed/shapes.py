@@ -12,23 +12,23 @@ from typing import Any, Final, final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
 from benchmarks.speed.vocabularies import Vocabularies, load_vocabularies
-from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.classifier import Classifier
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText, Label
+from fuseprompt.proposals.base import Proposal
+from fuseprompt.proposals.word_table import WordTable, WordTableScorer, distinct_words
 from fuseprompt.tasks.models import load_models
 from fuseprompt.tasks.settings import OFFLINE
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
-from fuseprompt.transfer.base import TokenScorer, Transfer
-from fuseprompt.transfer.word_table import TableScorer, WordTable, distinct_words
 
 #: Nine tokens for GPT-2, so that both sides work on texts of the length of a caption.
 PREFIX: Final = "An image of a dog that runs over the"
@@ -43,12 +43,12 @@ class Setup:
 
     Attributes:
         objective: The objective.
-        transfer: How the secondaries' information reaches the primary's tokens.
+        proposal: How candidates are named.
         prefix: What every text begins with.
     """
 
     objective: Objective
-    transfer: Transfer
+    proposal: Proposal
     prefix: str = PREFIX
 
     def problems(self, count: int, *, first: int = 0) -> list[Problem]:
@@ -84,25 +84,39 @@ class RandomTable:
         """Name in results."""
         return "random table"
 
-    def bind(
-        self, primary: HasVocabulary, table: RetokenizationTable, loss: EmbedLoss
-    ) -> TokenScorer:
-        """Join the transfer to a primary and a term."""
+    def init(
+        self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
+    ) -> "RandomTableState":
+        """Draw a table for two models."""
+        words, row_of = distinct_words(table)
+        ids = PaddedIds.from_lists([secondary.tokenizer.frame(secondary.tokenizer.encode("it"))])
+        with torch.no_grad():
+            width = secondary.outputs(ids).shape[1]
+        generator = torch.Generator().manual_seed(self.seed)
+        vectors = torch.randn(len(words), width, generator=generator)
+        vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        device = secondary.vocabulary.device
+        return RandomTableState(table, vectors.to(device), row_of.to(device))
 
-        def make() -> TableScorer:
-            words, row_of = distinct_words(table)
-            model = loss.model
-            ids = PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode("it"))])
-            with torch.no_grad():
-                width = model.outputs(ids).shape[1]
-            generator = torch.Generator().manual_seed(self.seed)
-            vectors = torch.randn(len(words), width, generator=generator)
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            device = loss.vocabulary.device
-            return TableScorer(loss, table, vectors.to(device), row_of.to(device))
 
-        made = table.memo.recall("random table", (loss.model,), make)
-        return TableScorer(loss, table, made.vectors, made.row_of)
+@final
+@dataclass(frozen=True, eq=False)
+class RandomTableState:
+    """A random table of two models.
+
+    Attributes:
+        table: From the primary's tokens to the secondary's.
+        vectors: Output for each distinct word, drawn at random.
+        row_of: Row of each primary token, -1 for tokens that begin no word.
+    """
+
+    table: RetokenizationTable
+    vectors: Float[Tensor, "w o"]
+    row_of: Int[Tensor, " v"]
+
+    def bind(self, loss: EmbedLoss) -> WordTableScorer:
+        """Return the scorer of a word table."""
+        return WordTableScorer(loss, self.table, self.vectors, self.row_of)
 
 
 def paper_setup(

@@ -21,7 +21,7 @@ import torch
 from PIL import Image, ImageOps
 
 from fuseprompt.objective.objective import Problem
-from fuseprompt.search.engine import minimize
+from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import load_models
 from fuseprompt.tasks.settings import OFFLINE, CaptionSettings
@@ -31,14 +31,14 @@ PHOTOS = Path(__file__).resolve().parents[2] / "examples" / "photos"
 #: Stage, function, and the function that calls it ("" for any).
 STAGES = (
     ("targets: reading the pictures", "bind", "_search_group"),
-    ("tokenizer's classes, tables of transfers", "init", ""),
+    ("tokenizer's classes, tables of proposals", "init", "_search_group"),
     ("language model: the next token", "next_log_probs", "step"),
-    ("sentence ends, judged", "pool_sentences", "step"),
-    ("predictions for all tokens", "predict", "propose"),
+    ("sentence ends, scored", "finish_sentences", "_finish"),
+    ("predictions for all tokens", "scores", "propose"),
     ("choosing candidates, round trip", "choose", "propose"),
     ("secondary ids of candidates", "extend", "score"),
-    ("secondary: exact losses", "exact_losses", "_judge"),
-    ("selection, full round trip", "_select", "step"),
+    ("secondary: exact losses", "exact_losses", "step"),
+    ("selection, full round trip", "keep_best", "step"),
     ("reported losses", "evaluate", "_search_group"),
 )
 

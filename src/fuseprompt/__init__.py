@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AutoDAN": "fuseprompt.search.autodan",
+    "AutoDAN": "fuseprompt.methods.autodan",
     "Continuation": "fuseprompt.objective.terms",
     "FuseAdapter": "fuseprompt.fuse.adapter",
     "Fluency": "fuseprompt.objective.fluency",
@@ -21,9 +21,9 @@ _HOMES = {
     "caption": "fuseprompt.tasks.caption",
     "fit_adapter": "fuseprompt.fuse.fit",
     "load": "fuseprompt.models.hub",
-    "minimize": "fuseprompt.search.engine",
+    "minimize": "fuseprompt.search.minimize",
 }
-_MODULES = ("errors", "fuse")
+_MODULES = ("errors", "fuse", "methods", "objective", "proposals", "search")
 
 __all__ = [
     "AutoDAN",
@@ -40,19 +40,23 @@ __all__ = [
     "fit_adapter",
     "fuse",
     "load",
+    "methods",
     "minimize",
+    "objective",
+    "proposals",
+    "search",
 ]
 
 if TYPE_CHECKING:
-    from fuseprompt import errors, fuse
+    from fuseprompt import errors, fuse, methods, objective, proposals, search
     from fuseprompt.fuse.adapter import FuseAdapter
     from fuseprompt.fuse.fit import fit_adapter
+    from fuseprompt.methods.autodan import AutoDAN
     from fuseprompt.models.hub import load
     from fuseprompt.objective.fluency import Fluency
     from fuseprompt.objective.objective import Objective, Problem
     from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
-    from fuseprompt.search.autodan import AutoDAN
-    from fuseprompt.search.engine import minimize
+    from fuseprompt.search.minimize import minimize
     from fuseprompt.tasks.caption import caption
 
 

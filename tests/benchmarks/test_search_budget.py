@@ -10,7 +10,7 @@ from PIL import Image
 from benchmarks.journal import Journal
 from benchmarks.search_budget import report as budget_report
 from benchmarks.search_budget.__main__ import plan, search
-from benchmarks.search_budget.arms import ARMS, WordsOnly, most_points
+from benchmarks.search_budget.arms import ARMS, LM, WordsOnly, most_points
 from benchmarks.search_budget.meter import KnownScores, Meter, RememberingLM, metered
 from benchmarks.search_budget.problems import Item
 from benchmarks.search_budget.report import (
@@ -24,12 +24,11 @@ from benchmarks.search_budget.report import (
     well_covered,
     write,
 )
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import ImageText
-from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
-from fuseprompt.transfer.linearise import CommonWords
-from fuseprompt.transfer.retokenized import RetokenizedTransfer
+from fuseprompt.proposals import Gradient, Positions
 from tests.tiny import clip, gpt2
 
 
@@ -39,8 +38,12 @@ def bound(writer: Any = None) -> BoundObjective:
     return Objective(terms).bind([Problem("red", {"image": image}, "An image of")])
 
 
-def direct(points: int, width: int) -> TransferProposer:
-    return TransferProposer(RetokenizedTransfer(CommonWords(points)), search_width=width)
+def direct(points: int, width: int) -> AutoDAN:
+    return AutoDAN(proposal=Gradient(points), search_width=width)
+
+
+def alone(width: int) -> AutoDAN:
+    return ARMS[LM](width)
 
 
 def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
@@ -48,20 +51,20 @@ def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_scores_on_disk_change_nothing(tmp_path) -> None:
-    proposer = direct(2, 8)
-    alone = search(bound(), proposer, steps=3)
-    first = search(bound(), proposer, steps=3, scores=tmp_path)
+    arm = direct(2, 8)
+    plain = search(bound(), arm, steps=3)
+    first = search(bound(), arm, steps=3, scores=tmp_path)
     assert list(tmp_path.glob("*.scores"))
-    again = search(bound(), proposer, steps=3, scores=tmp_path)
-    assert without_seconds(alone) == without_seconds(first) == without_seconds(again)
+    again = search(bound(), arm, steps=3, scores=tmp_path)
+    assert without_seconds(plain) == without_seconds(first) == without_seconds(again)
 
 
 def test_a_score_on_disk_is_used(tmp_path) -> None:
-    search(bound(), LanguageModelProposer(4), steps=1, scores=tmp_path)
+    search(bound(), alone(4), steps=1, scores=tmp_path)
     (file,) = tmp_path.glob("*.scores")
     known = KnownScores(file)
     known.add(dict.fromkeys(known._scores, 7.0))
-    changed = search(bound(), LanguageModelProposer(4), steps=1, scores=tmp_path)
+    changed = search(bound(), alone(4), steps=1, scores=tmp_path)
     assert changed["term"] == pytest.approx([7.0])
 
 
@@ -86,7 +89,7 @@ def test_a_record_cut_off_is_taken_away(tmp_path) -> None:
 
 
 def test_cost_is_three_for_a_gradient_and_one_for_a_score() -> None:
-    plain = search(bound(), LanguageModelProposer(8), steps=1)
+    plain = search(bound(), alone(8), steps=1)
     assert plain["cost"] == [plain["scored"]]
     assert 0 < plain["scored"] <= 8
     with_gradient = search(bound(), direct(2, 8), steps=1)
@@ -107,10 +110,10 @@ def test_a_text_asked_for_twice_is_paid_once() -> None:
 
 def test_a_writer_with_memory_writes_the_same() -> None:
     writer = RememberingLM(gpt2())
-    proposer = LanguageModelProposer(8)
-    plain = search(bound(), proposer, steps=3)
+    arm = alone(8)
+    plain = search(bound(), arm, steps=3)
     for _ in range(2):
-        again = search(bound(writer), proposer, steps=3)
+        again = search(bound(writer), arm, steps=3)
         assert again["texts"] == plain["texts"]
         for name in ("open", "fluency", "term", "cost"):
             # A search without a memory of its own computes only new tokens: equal to rounding.
@@ -120,9 +123,7 @@ def test_a_writer_with_memory_writes_the_same() -> None:
 def test_what_is_remembered_is_charged_again() -> None:
     writer = RememberingLM(gpt2())
     writer.seconds_per_token = 1000.0
-    taken = [
-        search(bound(writer), LanguageModelProposer(4), steps=2)["seconds"][-1] for _ in range(2)
-    ]
+    taken = [search(bound(writer), alone(4), steps=2)["seconds"][-1] for _ in range(2)]
     assert min(taken) > 1000
     assert taken[0] == pytest.approx(taken[1], abs=60)
 
@@ -144,16 +145,14 @@ def test_the_plan_has_every_arm_at_every_budget() -> None:
     assert sum(arm == "everything" for arm, _, _ in planned) == 5
 
 
-def test_words_only_predicts_the_mean_for_continuations() -> None:
-    from fuseprompt.transfer.base import Slots
-
+def test_words_only_predicts_the_mean_for_word_internal_tokens() -> None:
     one = bound().terms[0]
-    scorer = WordsOnly(RetokenizedTransfer(CommonWords(2))).bind(gpt2(), one.table, one)
-    slots = Slots.append(("An image of a", "An image of the"), torch.tensor([0, 0]))
-    words = torch.nonzero(one.table.starts_word).flatten()
-    predicted = scorer.new_words(slots, words)
+    scorer = WordsOnly(Gradient(2)).init(gpt2(), one.model, one.table).bind(one)
+    positions = Positions.append(("An image of a", "An image of the"), torch.tensor([0, 0]))
+    words = torch.nonzero(one.table.word_initial).flatten()
+    predicted = scorer.word_initial(positions, words)
     spent = scorer.cost
-    lengthened = scorer.continuations(slots, torch.zeros(2, 3, dtype=torch.long))
+    lengthened = scorer.word_internal(positions, torch.zeros(2, 3, dtype=torch.long))
     torch.testing.assert_close(lengthened, predicted.mean(1)[:, None].expand(2, 3))
     assert scorer.cost == spent == 2 * 2 * 3
 

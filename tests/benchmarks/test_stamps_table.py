@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.photos.stamps_scores import complete_rows, difference_table, shares_a_word
-from benchmarks.photos.stamps_table import ARMS, BASELINES, arm_settings
+from benchmarks.photos.stamps_table import ARMS, BASELINES, PROPOSALS, arm_settings
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 
 
@@ -83,10 +83,10 @@ def test_differences_are_paired_with_those_of_the_same_picture() -> None:
     assert lines[-1].endswith("| - |")
 
 
-def test_arms_differ_in_the_transfer_alone() -> None:
+def test_arms_differ_in_the_proposal_alone() -> None:
     from dataclasses import replace
 
-    settings = [arm_settings(arm) for arm in ARMS]
-    assert len({s.transfer.name for s in settings}) == len(ARMS)
-    assert all(replace(s, transfer=settings[0].transfer) == settings[0] for s in settings)
+    settings = [arm_settings(arm) for arm in PROPOSALS]
+    assert len({s.proposal for s in settings}) == len(PROPOSALS)
+    assert all(replace(s, proposal=settings[0].proposal) == settings[0] for s in settings)
     assert (settings[0].beam_width, settings[0].search_width) == (3, 32)

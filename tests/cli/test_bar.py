@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 
 from fuseprompt.cli.bar import Bar
-from fuseprompt.search.engine import Progress
+from fuseprompt.search.minimize import Progress
 
 
 def screen(written: str) -> list[str]:

@@ -16,7 +16,7 @@ from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.caption import Options, preset
 from fuseprompt.cli.main import main
 from fuseprompt.cli.options import parse
-from fuseprompt.search.engine import Progress
+from fuseprompt.search.minimize import Progress
 from fuseprompt.tasks.settings import SENTIMENT_TEMPERATURE
 from tests.tasks.fixtures import save_models, save_pictures
 

@@ -41,7 +41,7 @@ def test_json_is_one_line(models, tmp_path, capsys) -> None:
     assert printed.err == ""
     row = json.loads(printed.out)
     assert row["text"] == "An image of the"
-    assert [view["name"] for view in row["views"]] == ["none", "direct"]
+    assert [view["name"] for view in row["views"]] == ["none", "gradient"]
 
 
 @pytest.mark.parametrize(

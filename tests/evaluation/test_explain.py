@@ -17,11 +17,9 @@ from fuseprompt.evaluation.explain import (
 )
 from fuseprompt.evaluation.explain_page import render, show_token
 from fuseprompt.objective.objective import Problem
+from fuseprompt.proposals import Gradient, LanguageModelOnly, Positions
 from fuseprompt.tasks.caption import objective_of
 from fuseprompt.tasks.settings import CaptionSettings
-from fuseprompt.transfer.base import Slots
-from fuseprompt.transfer.controls import NoTransfer
-from fuseprompt.transfer.retokenized import RetokenizedTransfer
 from tests.tasks.fixtures import tiny_models
 
 PHOTO = Image.new("RGB", (40, 30), "red")
@@ -30,7 +28,7 @@ SMALL = ExplainSettings(text="An image of the", search_width=6, num_likeliest=40
 
 @pytest.fixture(scope="module")
 def found() -> Explanation:
-    return explain(PHOTO, [NoTransfer(), RetokenizedTransfer()], tiny_models(), settings=SMALL)
+    return explain(PHOTO, [LanguageModelOnly(), Gradient()], tiny_models(), settings=SMALL)
 
 
 def test_losses_are_those_of_the_whole_text(found) -> None:
@@ -69,23 +67,29 @@ def test_a_proposal_knows_its_rank(found) -> None:
 
 
 class Oracle:
-    """A transfer that asks for the exact loss of every word, and of every continuation."""
+    """A proposal that asks for the exact loss of every token."""
 
     name = "oracle"
 
-    def bind(self, primary, table, loss) -> "Oracle":
-        self.table, self.loss, self.cost = table, loss, 0.0
+    def init(self, primary, secondary, table) -> "Oracle":
         return self
 
-    def new_words(self, slots, words) -> torch.Tensor:
-        rows = torch.arange(len(slots)).repeat_interleave(len(words))
-        tokens = words.repeat(len(slots))
-        exact, _ = self.loss.score(slots.left, rows, tokens, slots.problems[rows])
-        return exact.reshape(len(slots), len(words))
+    def bind(self, loss) -> "Oracle":
+        self.loss, self.cost = loss, 0.0
+        return self
 
-    def continuations(self, slots, tokens) -> torch.Tensor:
+    def word_initial(self, positions, words) -> torch.Tensor:
+        rows = torch.arange(len(positions)).repeat_interleave(len(words))
+        tokens = words.repeat(len(positions))
+        exact, _ = self.loss.score(positions.left, rows, tokens, positions.problems[rows])
+        return exact.reshape(len(positions), len(words))
+
+    def word_internal(self, positions, tokens) -> torch.Tensor:
         return torch.stack(
-            [self.new_words(Slots.append(slots.left, slots.problems), row)[0] for row in tokens]
+            [
+                self.word_initial(Positions.append(positions.left, positions.problems), row)[0]
+                for row in tokens
+            ]
         )
 
 
@@ -93,16 +97,16 @@ def test_an_oracle_finds_all_and_correlates() -> None:
     settings = ExplainSettings(text="An image of the", search_width=10, num_likeliest=500)
     (view,) = explain(PHOTO, [Oracle()], tiny_models(), settings=settings).views
     assert view.rho > 0.99  # Texts that are equal for the secondary tie.
-    # Of continuations a proposer considers the likeliest 16 only, an oracle too.
+    # Of word-internal tokens a proposer considers the likeliest 16 only, an oracle too.
     assert view.ranks[0] == 1
-    (none,) = explain(PHOTO, [NoTransfer()], tiny_models(), settings=settings).views
+    (none,) = explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings).views
     assert len(set(none.images.values())) == 1
 
 
 def test_a_step_of_the_search_is_reached() -> None:
     settings = ExplainSettings(step=2, search_width=4, num_likeliest=10)
     caption = CaptionSettings(beam_width=2, search_width=4, proposal="none")
-    found = explain(PHOTO, [NoTransfer()], tiny_models(), settings=settings, caption=caption)
+    found = explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings, caption=caption)
     assert found.text.startswith("An image of")
     assert found.text != "An image of"
 
@@ -111,7 +115,7 @@ def test_a_step_of_the_search_is_reached() -> None:
 def test_a_text_that_cannot_be_continued_is_refused(text) -> None:
     settings = ExplainSettings(text=text, num_likeliest=4)
     with pytest.raises(SearchError, match="ends in white space"):
-        explain(PHOTO, [NoTransfer()], tiny_models(), settings=settings)
+        explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings)
 
 
 class Reader(HTMLParser):
@@ -177,7 +181,7 @@ def test_everything_that_comes_from_outside_is_escaped() -> None:
     assert "…ing&amp;" in page
 
 
-def test_tokens_read_as_words_or_continuations() -> None:
+def test_tokens_read_as_word_initial_or_word_internal() -> None:
     assert [show_token(t) for t in (" cat", "ing", " ")] == ["cat", "…ing", "… "]
 
 

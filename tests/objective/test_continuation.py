@@ -4,17 +4,16 @@ import pytest
 import torch
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.objective.bound_term import JointTerm, Term
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
-from fuseprompt.objective.terms import Continuation, TextSimilarity
-from fuseprompt.search.autodan import AutoDAN
-from fuseprompt.search.engine import minimize
-from fuseprompt.search.proposers import TransferProposer
-from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.objective.terms import Continuation
+from fuseprompt.proposals.additive import AdditiveWordTable
+from fuseprompt.proposals.gradient import Gradient
+from fuseprompt.proposals.word_table import WordTable
+from fuseprompt.search.minimize import minimize
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.word_table import WordTable
-from tests.tiny import gpt2, gpt2_module, llama, llama_module, sentence_encoder
+from tests.tiny import gpt2, gpt2_module, llama, llama_module
 
 TEXTS = ("a cat sleeps", "two people are walking along", "the museum")
 FOLLOWING = (" on the beach", " at night", " of the city and its people")
@@ -98,33 +97,26 @@ def test_its_own_embeddings_give_its_own_loss_and_finite_differences_its_gradien
 @pytest.mark.parametrize("text", ["", "  ", "ly"])
 def test_what_cannot_follow_a_text_is_refused(text: str) -> None:
     with pytest.raises(ProblemError, match="begins with a blank or a line break"):
-        Continuation(gpt2()).read_target(text)
+        Continuation(gpt2()).encode_target(text)
 
 
 def test_a_continuation_that_fills_the_model_is_refused() -> None:
     with pytest.raises(ProblemError, match=r"has \d+ tokens, tiny-gpt2 takes 64"):
-        Continuation(gpt2()).read_target(" the" * 40)
+        Continuation(gpt2()).encode_target(" the" * 40)
 
 
 def test_room_for_the_continuation_is_set_aside() -> None:
     term = bound(gpt2()).terms[0]
-    longest = max(len(Continuation(gpt2()).read_target(f)) for f in FOLLOWING)
+    longest = max(len(Continuation(gpt2()).encode_target(f)) for f in FOLLOWING)
     assert term.max_length == gpt2().max_length - longest
-
-
-def test_only_terms_with_a_loss_of_their_own_are_joint() -> None:
-    assert isinstance(Continuation(gpt2()), JointTerm)
-    assert isinstance(TextSimilarity(sentence_encoder()), Term)
-    assert not isinstance(TextSimilarity(sentence_encoder()), JointTerm)
 
 
 def test_a_table_without_context_says_that_it_cannot(tmp_path) -> None:
     objective = Objective([Fluency(gpt2()), Continuation(llama())])
-    proposer = TransferProposer(WordTable(folder=tmp_path), search_width=4)
-    with pytest.raises(ProblemError, match="Use a transfer that takes gradients"):
+    with pytest.raises(ProblemError, match=r"Use a proposal that needs none, such as Gradient\(\)"):
         minimize(
             objective,
-            AutoDAN(steps=2, proposer=proposer),
+            AutoDAN(steps=2, proposal=AdditiveWordTable(WordTable(folder=tmp_path))),
             continuation=" at night",
             prefix="two people",
         )
@@ -132,9 +124,7 @@ def test_a_table_without_context_says_that_it_cannot(tmp_path) -> None:
 
 def test_a_search_makes_the_continuation_likelier() -> None:
     objective = Objective([Fluency(gpt2()), Continuation(llama(), weight=20.0)])
-    method = AutoDAN(
-        steps=3, proposer=TransferProposer(search_width=8), strategy=BeamSearch(beam_width=2)
-    )
+    method = AutoDAN(steps=3, proposal=Gradient(), search_width=8, beam_width=2)
     (result,) = minimize(objective, method, continuation=" at night", prefix="two people")
     before = by_hand(llama(), llama_module(), "two people", " at night")
     assert result.terms["continuation"] < float(before)

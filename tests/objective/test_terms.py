@@ -17,7 +17,7 @@ def framed(model: object, text: str) -> PaddedIds:
 
 def test_a_text_is_no_distance_from_itself() -> None:
     term = TextSimilarity(sentence_encoder())
-    target = term.read_target("two people are walking")
+    target = term.encode_target("two people are walking")
     outputs = sentence_encoder().outputs(framed(sentence_encoder(), "two people are walking"))
     assert abs(float(term.compare(outputs, target[None]))) < 1e-6
     assert float(term.compare(-outputs, target[None])) > 1.999
@@ -28,7 +28,7 @@ def test_image_distance_is_one_minus_cosine(tmp_path) -> None:
     image = Image.new("RGB", (37, 50), "green")
     image.save(file)
     term = ImageText(clip())
-    from_file, from_memory = term.read_target(file), term.read_target(image)
+    from_file, from_memory = term.encode_target(file), term.encode_target(image)
     torch.testing.assert_close(from_file, from_memory)
     outputs = clip().outputs(framed(clip(), "a cat"))
     expected = 1 - torch.nn.functional.cosine_similarity(outputs, from_file[None])
@@ -39,7 +39,7 @@ def test_label_is_the_cross_entropy_in_nats() -> None:
     term = Label(classifier())
     logits = classifier().outputs(framed(classifier(), "a happy dog"))
     for i, label in enumerate(("NEGATIVE", "neutral", "Positive")):
-        loss = term.compare(logits, term.read_target(label)[None])
+        loss = term.compare(logits, term.encode_target(label)[None])
         expected = torch.nn.functional.cross_entropy(logits, torch.tensor([i]), reduction="none")
         torch.testing.assert_close(loss, expected)
 
@@ -47,7 +47,7 @@ def test_label_is_the_cross_entropy_in_nats() -> None:
 def test_a_temperature_divides_the_logits_and_keeps_the_order_of_two_texts() -> None:
     logits = torch.tensor([[4.0, 0.0, -1.0], [2.0, 0.0, -1.0]])
     hot, plain = Label(classifier(), temperature=3.0), Label(classifier())
-    target = plain.read_target("negative")[None].expand(2, -1)
+    target = plain.encode_target("negative")[None].expand(2, -1)
     torch.testing.assert_close(hot.compare(logits, target), plain.compare(logits / 3, target))
     assert hot.compare(logits, target).diff() > plain.compare(logits, target).diff() > 0
 
@@ -64,9 +64,9 @@ def test_several_pictures_count_as_the_mean_of_their_losses(tmp_path) -> None:
     red.save(file)
     term = ImageText(clip())
     outputs = clip().outputs(framed(clip(), "a cat"))
-    both = term.compare(outputs, term.read_target([file, blue])[None])
-    alone = [term.compare(outputs, term.read_target(p)[None]) for p in (red, blue)]
+    both = term.compare(outputs, term.encode_target([file, blue])[None])
+    alone = [term.compare(outputs, term.encode_target(p)[None]) for p in (red, blue)]
     torch.testing.assert_close(both, torch.stack(alone).mean(0))
-    torch.testing.assert_close(term.read_target([red]), term.read_target(red))
+    torch.testing.assert_close(term.encode_target([red]), term.encode_target(red))
     with pytest.raises(ProblemError, match="an empty list, expected a picture or several"):
-        term.read_target([])
+        term.encode_target([])

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fuseprompt.search.batch import Beams, Candidates, extend
-from fuseprompt.search.candidates import SENTENCE_ENDS, TokenClasses, choose, lowest
+from fuseprompt.search.candidates import choose, lowest
+from fuseprompt.search.hypotheses import Candidates, Hypotheses, extend
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.text.token_classes import SENTENCE_ENDS, TokenClasses
 from fuseprompt.text.tokenizer import Tokenizer
+from tests.methods.fixtures import objective
 from tests.reference import candidates as plain
 from tests.tiny import gpt2, sentence_encoder
 
@@ -18,9 +20,9 @@ TOKENIZER = gpt2().tokenizer
 CLASSES = TokenClasses(TOKENIZER, TOKENIZER.vocab_size)
 
 
-def beams_of(*texts: str) -> Beams:
+def beams_of(*texts: str) -> Hypotheses:
     ids = [TOKENIZER.encode(t) for t in texts]
-    return Beams(
+    return Hypotheses(
         problems=torch.arange(len(texts)),
         token_ids=PaddedIds.from_lists(ids),
         num_given=torch.zeros(len(texts), dtype=torch.long),
@@ -30,7 +32,7 @@ def beams_of(*texts: str) -> Beams:
     )
 
 
-def chosen(beams: Beams, scores: torch.Tensor, width: int, **more: object) -> Candidates:
+def chosen(beams: Hypotheses, scores: torch.Tensor, width: int, **more: object) -> Candidates:
     log_probs = torch.log_softmax(-scores.nan_to_num(posinf=50.0), dim=-1)
     allows = more.get("allows")
     return choose(beams, scores, log_probs, CLASSES, width=width, allows=allows)  # type: ignore[arg-type]
@@ -63,7 +65,7 @@ def test_some_tokens_do_not_survive() -> None:
 def test_the_best_come_first_and_ties_go_by_token_id() -> None:
     beams = beams_of("An image of")
     scores = torch.full((1, TOKENIZER.vocab_size), float("inf"))
-    words = torch.nonzero(CLASSES.new_words).flatten()[:20]
+    words = torch.nonzero(CLASSES.word_initial).flatten()[:20]
     scores[0, words] = torch.tensor([1.0, 0.5] * 10)
     picked = chosen(beams, scores, 15).tokens.tolist()
     better, worse = words[1::2].tolist(), words[0::2].tolist()
@@ -85,7 +87,7 @@ def test_candidates_are_those_of_the_plain_rule(width: int, banned: str) -> None
     texts = ("An image of a mus", "the quick brown fo", "An image of", "a dog's", "")
     generator = torch.Generator().manual_seed(width)
     scores = torch.randint(0, 40, (5, TOKENIZER.vocab_size), generator=generator) / 4.0
-    may = CLASSES.new_words | CLASSES.continuations
+    may = CLASSES.word_initial | CLASSES.word_internal
     scores[:, ~may] = float("inf")
     scores[1, 30:] = float("inf")  # fewer than asked for
     scores[2] = float("inf")  # none
@@ -119,27 +121,31 @@ def test_lowest_is_the_beginning_of_a_stable_sort(rows: list[list[int]], count: 
     assert torch.equal(got[finite], want[finite])
 
 
-def test_classes_are_made_once_for_a_tokenizer() -> None:
-    assert TokenClasses.of(TOKENIZER, 50) is TokenClasses.of(TOKENIZER, 50)
-    assert TokenClasses.of(TOKENIZER, 50) is not TokenClasses.of(TOKENIZER, 50, ascii_only=False)
-    assert TokenClasses.of(TOKENIZER, 50) is not TokenClasses.of(TOKENIZER, 51)
+def test_classes_are_sorted_once_for_an_objective() -> None:
+    one = objective()
+    assert one.classes() is one.classes()
+    assert one.classes() is not one.classes(ascii_only=False)
+    assert one.classes().vocab_size == len(gpt2().vocabulary)
+    device = torch.device("cpu")
+    assert one.classes().on(device) is one.classes().on(device)
+    assert one.classes().round_trip is one.classes().round_trip
 
 
 def test_special_and_odd_tokens_are_in_no_class() -> None:
     classes = TokenClasses(TOKENIZER, TOKENIZER.vocab_size + 7)
     special = TOKENIZER.encode("<|endoftext|>")
     assert special == [0]
-    for mask in (classes.new_words, classes.continuations):
+    for mask in (classes.word_initial, classes.word_internal):
         assert mask.shape == (TOKENIZER.vocab_size + 7,)
         assert not mask[0]
         assert not mask[TOKENIZER.vocab_size :].any()
     texts = TOKENIZER.token_texts
-    for i in torch.nonzero(classes.new_words | classes.continuations).flatten().tolist():
+    for i in torch.nonzero(classes.word_initial | classes.word_internal).flatten().tolist():
         assert texts[i].isascii()
         assert texts[i].isprintable()
-    assert not (classes.new_words & classes.continuations).any()
+    assert not (classes.word_initial & classes.word_internal).any()
     assert {texts[i] for i in classes.ends.tolist()} == set(SENTENCE_ENDS)
-    assert not classes.continuations[classes.ends].any()
+    assert not classes.word_internal[classes.ends].any()
 
 
 def test_a_tokenizer_without_special_texts_has_classes_too() -> None:
@@ -150,8 +156,8 @@ def test_a_tokenizer_without_special_texts_has_classes_too() -> None:
     bare = Tokenizer(rust, name="no specials")
     assert bare.special_texts == ()
     classes = TokenClasses(bare, bare.vocab_size)
-    assert classes.new_words[bare.encode("a cat")[-1]]
-    assert classes.continuations[bare.encode("a")[0]]
+    assert classes.word_initial[bare.encode("a cat")[-1]]
+    assert classes.word_internal[bare.encode("a")[0]]
 
 
 def test_extend_appends_tokens_and_sums_likelihoods() -> None:
@@ -189,22 +195,22 @@ def test_words_that_are_not_ascii_are_proposed_only_where_asked_for() -> None:
     plain = TokenClasses(tokenizer, tokenizer.vocab_size)
     wide = TokenClasses(tokenizer, tokenizer.vocab_size, ascii_only=False)
     (word,) = tokenizer.encode(" \u00e9t\u00e9")
-    assert wide.new_words[word]
-    assert not plain.new_words[word]
-    for mask in (wide.new_words, wide.continuations):
+    assert wide.word_initial[word]
+    assert not plain.word_initial[word]
+    for mask in (wide.word_initial, wide.word_internal):
         offered = [texts[i] for i in torch.nonzero(mask).flatten().tolist()]
         assert not any("\ufffd" in t or "<|" in t for t in offered)  # no part of a character
         assert all(t.isprintable() for t in offered)
-    assert (wide.new_words | ~plain.new_words).all()
-    assert (wide.continuations | ~plain.continuations).all()
-    assert not (wide.new_words & wide.continuations).any()
+    assert (wide.word_initial | ~plain.word_initial).all()
+    assert (wide.word_internal | ~plain.word_internal).all()
+    assert not (wide.word_initial & wide.word_internal).any()
 
 
 def test_words_that_are_not_ascii_have_pieces_and_exact_ids() -> None:
     tokenizer = accented()
     table = RetokenizationTable(tokenizer, sentence_encoder().tokenizer)
     (word,) = tokenizer.encode(" caf\u00e9")
-    assert not table.starts_word[word]
+    assert not table.word_initial[word]
     assert int(table.pieces.lengths[word]) > 0
     ids, _ = table.extend(["un"], torch.tensor([0]), torch.tensor([word]))
     secondary = sentence_encoder().tokenizer

@@ -1,4 +1,4 @@
-"""Proposers: a transfer is asked only for what can be a candidate, and nothing is lost by it."""
+"""The proposer: a proposal is asked only for what can be a candidate, and nothing is lost by it."""
 
 from dataclasses import dataclass, field
 
@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuseprompt.objective.objective import BoundObjective
-from fuseprompt.search.candidates import TokenClasses
-from fuseprompt.search.exact import next_log_probs
-from fuseprompt.search.proposers import Step, TransferProposing, _leave_out
-from fuseprompt.text.round_trip import RoundTrip
-from fuseprompt.transfer.base import Slots
+from fuseprompt.methods.autodan import AutoDANState
+from fuseprompt.proposals.base import Positions
+from fuseprompt.search.candidates import Proposer, _leave_out
+from fuseprompt.search.scoring import next_log_probs
+from fuseprompt.text.token_classes import RoundTrip
+from tests.methods.fixtures import method, objective, problems
 from tests.reference import candidates as plain
-from tests.search.fixtures import method, objective, problems
 from tests.tiny import gpt2
 
 TOKENIZER = gpt2().tokenizer
@@ -21,62 +20,78 @@ TOKENIZER = gpt2().tokenizer
 
 @dataclass
 class Listening:
-    """A scorer that writes down which continuations it is asked for."""
+    """A scorer that writes down which word-internal tokens it is asked for."""
 
     asked: set[tuple[str, int]] = field(default_factory=set)
     cost: float = 0.0
 
-    def new_words(self, slots: Slots, words: Tensor) -> Tensor:
-        return (words % 7).float().expand(len(slots), -1)
+    def word_initial(self, positions: Positions, words: Tensor) -> Tensor:
+        return (words % 7).float().expand(len(positions), -1)
 
-    def continuations(self, slots: Slots, tokens: Tensor) -> Tensor:
-        rows = zip(slots.left, tokens.tolist(), strict=True)
+    def word_internal(self, positions: Positions, tokens: Tensor) -> Tensor:
+        rows = zip(positions.left, tokens.tolist(), strict=True)
         self.asked |= {(text, token) for text, row in rows for token in row}
         return (tokens % 5).float() - 5.0
 
 
+@dataclass
+class Silent:
+    """A scorer that says nothing."""
+
+    cost: float = 0.0
+
+    def word_initial(self, positions: Positions, words: Tensor) -> Tensor:
+        return torch.zeros(len(positions), len(words))
+
+    def word_internal(self, positions: Positions, tokens: Tensor) -> Tensor:
+        return torch.zeros(tokens.shape)
+
+
 @pytest.fixture
-def step() -> tuple[BoundObjective, Step]:
+def state() -> AutoDANState:
     search = method(max_end_nats=-1.0)
     state = search.init(objective().bind(problems()))
     for _ in range(2):
         state = search.step(state)
-    return state.bound, Step(state.beams, next_log_probs(state.bound, state.beams), None)
+    return state
 
 
-def proposing(bound: BoundObjective, scorer: Listening, continuations: int) -> TransferProposing:
-    classes = TokenClasses.of(TOKENIZER, int(gpt2().vocabulary.shape[0]))
-    return TransferProposing(bound, classes, {"image": scorer}, 20, continuations)
+def proposing(state: AutoDANState, scorer: Listening, num_word_internal: int) -> Proposer:
+    scorers = {"image": scorer, "sentiment": Silent()}
+    return Proposer(state.bound, state.proposer.classes, scorers, num_word_internal)
 
 
-def test_no_transfer_is_asked_for_what_cannot_be_a_candidate(
-    step: tuple[BoundObjective, Step],
-) -> None:
-    bound, now = step
-    scorer = Listening()
+def test_no_proposal_is_asked_for_what_cannot_be_a_candidate(state: AutoDANState) -> None:
+    scorer, active = Listening(), state.active
     # So many that some are read otherwise, whatever the tiny model holds likely.
-    predictions = proposing(bound, scorer, 400).predict(now)
-    assert not predictions.may.all()
-    assert predictions.may.any(dim=1).all()
+    log_probs = next_log_probs(state.bound, active)
+    proposer = proposing(state, scorer, 400)
+    tokens, _, may = proposer._lengthening(active, log_probs)
+    scores = proposer.scores(active, log_probs)
+    assert not may.all()
+    assert may.any(dim=1).all()
     for text, token in scorer.asked:
         assert TOKENIZER.encode(text + TOKENIZER.token_texts[token]) == [
             *TOKENIZER.encode(text),
             token,
         ]
-    rows, ranks = torch.nonzero(predictions.may, as_tuple=True)
-    pairs = zip(rows.tolist(), predictions.tokens[rows, ranks].tolist(), strict=True)
-    assert scorer.asked == {(now.beams.texts[row], token) for row, token in pairs}
+    rows, ranks = torch.nonzero(may, as_tuple=True)
+    pairs = zip(rows.tolist(), tokens[rows, ranks].tolist(), strict=True)
+    assert scorer.asked == {(active.texts[row], token) for row, token in pairs}
+    assert scores[rows, tokens[rows, ranks]].isfinite().all()
+    internal = state.proposer.classes.word_internal.expand(scores.shape)
+    assert int(scores[internal].isfinite().sum()) == len(rows)
 
 
 def test_the_candidates_are_those_of_the_plain_rule(
-    step: tuple[BoundObjective, Step], monkeypatch: pytest.MonkeyPatch
+    state: AutoDANState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound, now = step
-    got = proposing(bound, Listening(), 30).propose(now)
+    active, log_probs = state.active, next_log_probs(state.bound, state.active)
+    got = proposing(state, Listening(), 30).propose(active, log_probs, width=20)
     with monkeypatch.context() as patch:
         patch.setattr(RoundTrip, "survives", lambda *args: torch.ones_like(args[-1]).bool())
-        scores = proposing(bound, Listening(), 30).predict(now).total({"image": 5.0})
-    texts = now.beams.texts
+        scores = proposing(state, Listening(), 30).scores(active, log_probs)
+    texts = active.texts
     want = plain.choose(texts, scores.tolist(), TOKENIZER.encode, TOKENIZER.token_texts, width=20)
     assert list(zip(got.rows.tolist(), got.tokens.tolist(), strict=True)) == want
 

@@ -8,12 +8,11 @@ import pytest
 
 from fuseprompt.errors import MissingModelError, ProblemError
 from fuseprompt.objective.terms import ImageText
-from fuseprompt.search.engine import Progress
-from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.proposals.language_model import RandomNoise
+from fuseprompt.search.minimize import Progress
 from fuseprompt.tasks.caption import Caption, Failure, caption, expand, method_of, objective_of
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.controls import RandomTransfer
 from tests.tasks.fixtures import save_pictures, tiny_models
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
@@ -79,9 +78,7 @@ def test_noise_depends_on_seed_name_and_tone_and_not_on_place_or_folder(tmp_path
     names = [tmp_path / "moved" / f"{name}.png" for name in "bxyz"]
     moved = [shutil.copy(files[1], name) for name in names]
     plain = replace(SMALL, weights={"fluency": 0.0})
-    method = replace(
-        method_of(SMALL), proposer=TransferProposer(RandomTransfer(scale=50.0), search_width=4)
-    )
+    method = replace(method_of(SMALL), proposal=RandomNoise(scale=50.0), search_width=4)
     toned = replace(plain, sentiment="neutral", weights={"sentiment": 1e-9})
     objectives = {s.sentiment is None: objective_of(s, tiny_models()) for s in (plain, toned)}
 
@@ -112,7 +109,7 @@ def test_the_same_image_twice_gets_the_same_caption_twice(tmp_path: Path) -> Non
 def test_several_captions_come_best_first(tmp_path: Path) -> None:
     (file,) = save_pictures(tmp_path, "a.png")
     method = method_of(replace(SMALL, num_captions=3, max_tokens=4))
-    assert method.num_pooled == 10
+    assert method.num_finished == 10
     captions = list(
         caption(file, replace(SMALL, num_captions=3, max_tokens=4), models=tiny_models())
     )
@@ -198,7 +195,7 @@ def test_one_text_for_several_pictures_has_the_mean_of_their_losses(tmp_path: Pa
     tokenizer = term.model.tokenizer
     ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(one.text))])
     outputs = term.model.outputs(ids)
-    alone = [float(term.compare(outputs, term.read_target(f)[None])) for f in files]
+    alone = [float(term.compare(outputs, term.encode_target(f)[None])) for f in files]
     assert abs(one.result.terms["image"] - sum(alone) / 3) < 1e-5
 
 

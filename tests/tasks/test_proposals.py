@@ -7,13 +7,13 @@ import pytest
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse import fit
-from fuseprompt.search.autodan import AutoDAN
-from fuseprompt.search.engine import minimize
-from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.search.minimize import describe, minimize
+from fuseprompt.tasks.caption import method_of
 from fuseprompt.tasks.proposals import proposal_named
-from fuseprompt.tasks.settings import Proposal
+from fuseprompt.tasks.settings import CaptionSettings, Proposal
 from tests.fuse.tiny import made_up_words
-from tests.search.fixtures import objective, problems
+from tests.methods.fixtures import objective, problems
 
 
 def test_an_unknown_name_lists_the_names() -> None:
@@ -27,7 +27,7 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(fit, "default_words", lambda: tuple(made_up_words(900)))
     told: list[str] = []
     proposal = proposal_named(name, lambda what, done, total: told.append(what))
-    method = AutoDAN(steps=2, proposer=TransferProposer(proposal, search_width=4))
+    method = AutoDAN(steps=2, proposal=proposal, search_width=4)
     (result,) = minimize(objective(), method, problems()[0])
     assert result.text.startswith("An image of")
     expected = {"word-table": {"word table"}, "additive": {"word table"}, "fuse": {"maps"}}
@@ -36,3 +36,7 @@ def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     (again,) = minimize(objective(), method, problems()[0])
     assert told == []  # Tables are on disk now.
     assert again.text == result.text
+
+
+def test_python_and_the_command_line_search_alike_by_default() -> None:
+    assert describe(method_of(CaptionSettings())) == describe(AutoDAN())

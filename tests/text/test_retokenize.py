@@ -16,10 +16,9 @@ from fuseprompt.text.retokenize import (
     Verdict,
     concatenate,
     distinct_rows,
-    is_new_word,
     last_word,
 )
-from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.text.tokenizer import Tokenizer, is_word_initial
 from tests.text.tiny import LINES, byte_bpe, meta_bpe, word_piece
 from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer
 
@@ -103,7 +102,7 @@ def test_extend_is_encoding_the_whole_text(pair: str, texts: list[str]) -> None:
 def test_most_candidates_take_the_fast_path(pair: str) -> None:
     table = PAIRS[pair]
     assert table.check() == Verdict(1.0, 1.0)
-    words = torch.nonzero(table.starts_word).flatten()
+    words = torch.nonzero(table.word_initial).flatten()
     _, share = table.extend(["An image of"], torch.zeros(len(words), dtype=torch.long), words)
     # The tiny CLIP vocabulary lacks some letters, and has no piece at all for a word made of them.
     written = (table.pieces.lengths[words] > 0).float().mean().item()
@@ -112,7 +111,7 @@ def test_most_candidates_take_the_fast_path(pair: str) -> None:
 
 
 def test_a_tokenizer_that_merges_across_blanks_fails_the_check_and_stays_exact() -> None:
-    assert CROSSING.check().new_words < 1.0
+    assert CROSSING.check().word_initial < 1.0
     assert CROSSING.verdict == CROSSING.check()
     share = check_every_token(CROSSING, ["An image of", "a photo of the", "", "on the "])
     assert share == 0.0
@@ -121,8 +120,8 @@ def test_a_tokenizer_that_merges_across_blanks_fails_the_check_and_stays_exact()
 def test_the_comparison_itself_notices_a_wrong_id() -> None:
     table = RetokenizationTable(GPT2, BERT)
     assert table.verdict == Verdict(1.0, 1.0)
-    table.pieces.ids[torch.nonzero(table.starts_word)[:5], 0] += 1
-    assert table.check().new_words < 1.0
+    table.pieces.ids[torch.nonzero(table.word_initial)[:5], 0] += 1
+    assert table.check().word_initial < 1.0
     with pytest.raises(AssertionError):
         check_every_token(table, ["An image of"])
 
@@ -137,8 +136,8 @@ def test_a_wrong_continuation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(RetokenizationTable, "encode_words", wrong)
     verdict = table.check()
-    assert verdict.new_words == 1.0
-    assert 0.5 < verdict.continuations < 1.0
+    assert verdict.word_initial == 1.0
+    assert 0.5 < verdict.word_internal < 1.0
 
 
 @pytest.fixture
@@ -161,8 +160,8 @@ def test_a_pair_is_checked_once_on_a_machine(checks: list[int]) -> None:
     assert checks == [1]
     assert RetokenizationTable(GPT2, BERT).verdict == first
     assert checks == [1]
-    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.new_words < 1.0
-    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.new_words < 1.0
+    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.word_initial < 1.0
+    assert RetokenizationTable(GPT2, meta_bpe(600)).verdict.word_initial < 1.0
     assert checks == [1, 1]
 
 
@@ -174,7 +173,7 @@ def test_a_note_that_cannot_be_read_means_checking_again(
     (file,) = (tmp_path / "notes").iterdir()
     file.write_text(text)
     assert RetokenizationTable(GPT2, BERT).verdict == want
-    file.write_text(file.read_text().replace("new_words", "old_words"))
+    file.write_text(file.read_text().replace("word_initial", "old_words"))
     assert RetokenizationTable(GPT2, BERT).verdict == want
     assert checks == [1, 1, 1]
 
@@ -190,8 +189,8 @@ def test_a_cache_that_cannot_be_written_means_checking_each_time(
 
 def test_what_fails_takes_the_exact_path() -> None:
     table = RetokenizationTable(GPT2, BERT)
-    new = int(torch.nonzero(table.starts_word)[0])
-    joining = int(torch.nonzero(table.joins_word)[0])
+    new = int(torch.nonzero(table.word_initial)[0])
+    joining = int(torch.nonzero(table.word_internal)[0])
     rows, tokens = torch.zeros(2, dtype=torch.long), torch.tensor([new, joining])
     for verdict, share in (
         (Verdict(0.9, 1.0), 0.5),
@@ -213,7 +212,7 @@ def test_check_repeats_itself() -> None:
 
 def test_a_primary_without_new_words_has_nothing_to_check() -> None:
     table = RetokenizationTable(byte_bpe(257), BERT)
-    assert not table.starts_word.any()
+    assert not table.word_initial.any()
     assert table.check() == Verdict(1.0, 1.0)
     check_every_token(table, ["An image", ""])
 
@@ -227,7 +226,7 @@ def test_nothing_to_append_to_gives_no_rows() -> None:
 
 def test_pieces_of_tokens_that_start_no_word_are_empty() -> None:
     table = PAIRS["bpe-wordpiece"]
-    assert torch.equal(table.pieces.lengths > 0, table.starts_word)
+    assert torch.equal(table.pieces.lengths > 0, table.word_initial)
     token = GPT2.encode("a the")[-1]
     assert table.pieces.to_lists()[token] == BERT.encode("the")
 
@@ -305,8 +304,8 @@ def test_last_word(text: str, word: str) -> None:
         (" a b", True),
     ],
 )
-def test_is_new_word(text: str, new: bool) -> None:
-    assert is_new_word(text) is new
+def test_is_word_initial(text: str, new: bool) -> None:
+    assert is_word_initial(text) is new
 
 
 @pytest.mark.offline
@@ -335,6 +334,6 @@ def test_the_offline_pairs_are_exact_and_fast(secondary: str) -> None:
     ids, _ = table.extend(texts, rows, tokens)
     for row, token, got in zip(rows.tolist(), tokens.tolist(), ids.to_lists(), strict=True):
         assert got == expected(table, texts[row], token), (texts[row], token)
-    words = torch.nonzero(table.starts_word).flatten()
+    words = torch.nonzero(table.word_initial).flatten()
     _, share = table.extend(texts[:15], torch.zeros(len(words), dtype=torch.long), words)
     assert share >= 0.99

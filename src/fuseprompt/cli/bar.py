@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fuseprompt.search.engine import Progress
+    from fuseprompt.search.minimize import Progress
 
 _CLEAR = "\r\x1b[2K"
 

@@ -26,7 +26,7 @@ from fuseprompt.tasks.settings import (
 )
 
 if TYPE_CHECKING:
-    from fuseprompt.search.engine import Progress
+    from fuseprompt.search.minimize import Progress
     from fuseprompt.tasks.caption import Caption, Failure
 
 

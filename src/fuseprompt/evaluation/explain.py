@@ -1,8 +1,8 @@
-"""One step of a caption search, explained: what each transfer proposes, and what is true.
+"""One step of a caption search, explained: what each proposal names, and what is true.
 
-For one photo and one text, the language model's likeliest tokens and every transfer's proposals are
-scored exactly; the best ten of all these are what should have been proposed. Only values here, no
-page. Read next: `fuseprompt.evaluation.explain_page`.
+For one photo and one text, the language model's likeliest tokens and every proposal's candidates
+are scored exactly; the best ten of all these are what should have been proposed. Only values here,
+no page. Read next: `fuseprompt.evaluation.explain_page`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from fuseprompt.errors import SearchError
 from fuseprompt.objective.objective import BoundObjective, Problem
-from fuseprompt.search.batch import Beams
-from fuseprompt.search.candidates import TokenClasses
-from fuseprompt.search.proposers import LanguageModelProposer, Step, TransferProposer
+from fuseprompt.proposals.base import Positions, Proposal
+from fuseprompt.proposals.language_model import LanguageModelOnly
+from fuseprompt.search.candidates import Proposer
+from fuseprompt.search.hypotheses import Hypotheses
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels
 from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer.base import Slots, Transfer
 
 #: The best tokens that should be proposed.
 NUM_BEST: Final = 10
 
-#: How far down a transfer's list the rank of a token is looked up.
+#: How far down a proposal's list the rank of a token is looked up.
 RANKS: Final = 3000
 
 
@@ -53,10 +53,10 @@ class Token:
 @final
 @dataclass(frozen=True)
 class View:
-    """What one transfer makes of the step.
+    """What one proposal makes of the step.
 
     Attributes:
-        name: Name of the transfer.
+        name: Name of the proposal.
         proposals: Its proposals, best first, as indices into the tokens.
         totals: Total loss that it predicts for each proposal.
         images: Image loss that it predicts for each word-initial token, by index.
@@ -93,7 +93,7 @@ class Explanation:
         tokens: Every token that was scored exactly.
         num_likeliest: How many of them, from the first, are the language model's likeliest.
         best: The best of them by total loss, best first, as indices.
-        views: One for each transfer.
+        views: One for each proposal.
     """
 
     text: str
@@ -114,7 +114,7 @@ class ExplainSettings:
     Attributes:
         text: The text; `None` takes the best active hypothesis that a search has before `step`.
         step: Step of the search, from 1.
-        search_width: Proposals of each transfer.
+        search_width: Candidates of each proposal.
         num_likeliest: Tokens that are scored because the language model finds them likely.
     """
 
@@ -126,7 +126,7 @@ class ExplainSettings:
 
 def explain(
     image: Image.Image,
-    transfers: Sequence[Transfer],
+    proposals: Sequence[Proposal],
     models: CaptionModels,
     *,
     settings: ExplainSettings | None = None,
@@ -137,7 +137,7 @@ def explain(
 
     Args:
         image: The photo.
-        transfers: Which transfers to compare.
+        proposals: Which proposals to compare.
         models: Loaded models.
         settings: Which step, and how much is scored.
         caption: Settings of the search: prefix, weights, and what proposes up to the step.
@@ -150,7 +150,7 @@ def explain(
         SearchError: If the text does not survive the tokenizer, ends in white space or is empty, or
             the search ends before the step.
 
-    Cost: about `num_likeliest` plus `search_width` texts for each transfer.
+    Cost: about `num_likeliest` plus `search_width` texts for each proposal.
     """
     settings = ExplainSettings() if settings is None else settings
     caption = CaptionSettings() if caption is None else caption
@@ -162,44 +162,43 @@ def explain(
     bound = objective.bind([Problem("0", {"image": image}, prefix)])
     if settings.text is None:
         log(f"searching up to step {settings.step}")
-        beams = _search(bound, caption, settings.step)
+        active = _search(bound, caption, settings.step)
     else:
-        beams = _given(bound, settings.text)
+        active = _given(bound, settings.text)
     primary, term = objective.primary, bound.terms[0]
-    ids = beams.token_ids.ids[:, : int(beams.token_ids.lengths[0])]
-    step = Step(beams, primary.next_log_probs(ids).cpu(), lambda _: True)
-    classes = TokenClasses(primary.tokenizer, int(primary.vocabulary.shape[0]))
-    likeliest = LanguageModelProposer(settings.num_likeliest).start(bound, classes).propose(step)
+    ids = active.token_ids.ids[:, : int(active.token_ids.lengths[0])]
+    log_probs, count = primary.next_log_probs(ids).cpu(), settings.num_likeliest
+    alone = Proposer.start(bound, LanguageModelOnly(), num_word_internal=count)
+    likeliest = alone.propose(active, log_probs, width=count)
     lists = []
-    for transfer in transfers:
-        log(f"asking {transfer.name}")
-        proposer = TransferProposer(transfer, search_width=RANKS).start(bound, classes)
-        lists.append(proposer.propose(step))
-    # The likeliest first, then what the transfers propose; each token once.
+    for proposal in proposals:
+        log(f"asking {proposal.name}")
+        lists.append(Proposer.start(bound, proposal).propose(active, log_probs, width=RANKS))
+    # The likeliest first, then what the proposals name; each token once.
     nll_of: dict[int, float] = {}
     for one in (likeliest, *lists):
         count = settings.search_width if one is not likeliest else len(one)
         for token, nll in zip(one.tokens[:count].tolist(), one.nll[:count].tolist(), strict=True):
             nll_of.setdefault(token, nll)
     log(f"scoring {len(nll_of):,} texts exactly")
-    tokens = _score(bound, beams, nll_of)
+    tokens = _score(bound, active, nll_of)
     scored = list(nll_of)
     best = sorted(range(len(tokens)), key=lambda i: (tokens[i].total, scored[i]))[:NUM_BEST]
     place = {token: i for i, token in enumerate(scored)}
-    initial = torch.nonzero(classes.new_words[torch.tensor(scored)]).flatten()
+    initial = torch.nonzero(objective.classes().word_initial[torch.tensor(scored)]).flatten()
     likely = initial < settings.num_likeliest
     exact = torch.tensor([tokens[i].image for i in initial[likely].tolist()])
-    slots = Slots.append(beams.texts, beams.problems)
+    positions = Positions.append(active.texts, active.problems)
     views = []
-    for transfer, ordered in zip(transfers, lists, strict=True):
-        scorer = transfer.bind(primary, term.table, term)
+    for proposal, ordered in zip(proposals, lists, strict=True):
+        scorer = objective.state(proposal, term.term).bind(term)
         before = scorer.cost
-        predicted = scorer.new_words(slots, torch.tensor(scored)[initial])[0].cpu()
+        predicted = scorer.word_initial(positions, torch.tensor(scored)[initial])[0].cpu()
         rank = {token: i + 1 for i, token in enumerate(ordered.tokens.tolist())}
         proposed = ordered.tokens[: settings.search_width].tolist()
         views.append(
             View(
-                name=transfer.name,
+                name=proposal.name,
                 proposals=tuple(place[token] for token in proposed),
                 totals=tuple(ordered.predicted[: settings.search_width].tolist()),
                 images=dict(zip(initial.tolist(), predicted.tolist(), strict=True)),
@@ -209,8 +208,8 @@ def explain(
             )
         )
     return Explanation(
-        text=beams.texts[0],
-        image=bound.evaluate(beams.texts, [0])[0].terms[term.name],
+        text=active.texts[0],
+        image=bound.evaluate(active.texts, [0])[0].terms[term.name],
         weight=term.weight,
         fluency_weight=objective.fluency.weight,
         tokens=tokens,
@@ -220,20 +219,20 @@ def explain(
     )
 
 
-def _search(bound: BoundObjective, caption: CaptionSettings, step: int) -> Beams:
+def _search(bound: BoundObjective, caption: CaptionSettings, step: int) -> Hypotheses:
     """Return the best active hypothesis that a search has before a step."""
     method = method_of(replace(caption, max_tokens=max(step, caption.max_tokens)))
     state = method.init(bound)
     for _ in range(step - 1):
         state = method.step(state)
-    if not len(state.beams):
+    if not len(state.active):
         raise SearchError(
             f"The search of this photo ends before step {step}. Ask for an earlier step."
         )
-    return state.beams[[int(state.beams.losses.argmin())]]
+    return state.active[[int(state.active.losses.argmin())]]
 
 
-def _given(bound: BoundObjective, text: str) -> Beams:
+def _given(bound: BoundObjective, text: str) -> Hypotheses:
     """Return a text of the user's as a hypothesis; its prefix does not count as chosen."""
     primary = bound.objective.primary
     ids = primary.tokenizer.encode(text)
@@ -244,7 +243,7 @@ def _given(bound: BoundObjective, text: str) -> Beams:
             f"of {primary.name} (it reads {primary.tokenizer.decode(ids)!r}). Choose another text."
         )
     nll = primary.nll([ids], [num_given])[0][: len(ids) - num_given]
-    return Beams(
+    return Hypotheses(
         problems=torch.zeros(1, dtype=torch.long),
         token_ids=PaddedIds.from_lists([ids]),
         num_given=torch.tensor([num_given]),
@@ -254,13 +253,15 @@ def _given(bound: BoundObjective, text: str) -> Beams:
     )
 
 
-def _score(bound: BoundObjective, beams: Beams, nll_of: Mapping[int, float]) -> tuple[Token, ...]:
+def _score(
+    bound: BoundObjective, active: Hypotheses, nll_of: Mapping[int, float]
+) -> tuple[Token, ...]:
     """Return the exact losses of the one text with each token, as a search computes them."""
     term, fluency = bound.terms[0], bound.objective.fluency
     rows = torch.zeros(len(nll_of), dtype=torch.long)
-    images, _ = term.score(beams.texts, rows, torch.tensor(list(nll_of)), rows)
+    images, _ = term.score(active.texts, rows, torch.tensor(list(nll_of)), rows)
     nll = torch.tensor(list(nll_of.values()), dtype=torch.float64)
-    means = (beams.nll_sum + nll) / float(beams.num_chosen[0] + 1)
+    means = (active.nll_sum + nll) / float(active.num_chosen[0] + 1)
     totals = fluency.weight * means + term.weight * images.double()
     texts = bound.objective.primary.tokenizer.token_texts
     found = zip(nll_of.items(), images.tolist(), totals.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""An explained step as one HTML page: photo, best tokens, and a card for each transfer.
+"""An explained step as one HTML page: photo, best tokens, and a card for each proposal.
 
 The page stands alone (`fuseprompt.evaluation.page`) and computes nothing. Read next:
 `fuseprompt.cli.explain`.
@@ -16,27 +16,27 @@ from fuseprompt.evaluation.page import page_head, picture_url
 #: Pixels of the photo's longer side on the page.
 _PHOTO: Final = 360
 
-#: Proposals of a transfer that are shown at once; the others can be unfolded.
+#: Candidates of a proposal that are shown at once; the others can be unfolded.
 _SHOWN: Final = 12
 
 _ABOUT: Final = {
     "none": ("Language model alone", "The likeliest tokens, the photo unseen."),
     "random": ("Random", "Noise in place of information."),
-    "context-free": (
+    "word-table": (
         "Word table",
         "Each word scored once, alone, against the photo; no gradient, no context.",
     ),
-    "anchored-words": (
+    "additive": (
         "Additive word table",
         "The output of the text as it stands, moved by each word's effect; no gradient. The "
         "default of captions.",
     ),
-    "direct": (
+    "gradient": (
         "Gradient",
         "The gradient of the image loss, taken with common words in the gap, at the embedding of "
         "each token's pieces.",
     ),
-    "tproduct": (
+    "fuse": (
         "The paper's map",
         "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
     ),
@@ -68,7 +68,7 @@ def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
 <p class="kicker">One step of a caption search</p>
 <h1>{escape(found.text)} <span class="gap">?</span></h1>
 <p>{escape(name)}. Which token should come next? {len(found.tokens):,} tokens were scored exactly:
-the {found.num_likeliest:,} that the language model finds likeliest and everything that a transfer
+the {found.num_likeliest:,} that the language model finds likeliest and everything that a proposal
 below proposes. The loss is {found.fluency_weight:g} &times; fluency (nats per token) +
 {found.weight:g} &times; image (1 &minus; cosine); lower is better. The text
 so far has an image loss of {found.image:.3f}.</p>
@@ -77,12 +77,12 @@ so far has an image loss of {found.image:.3f}.</p>
 <main>
 <section>
 <h2>The {len(found.best)} best tokens, and who finds them</h2>
-<p>Numbers under a transfer are the place of the token on its list. Filled: among its
+<p>Numbers under a proposal are the place of the token on its list. Filled: among its
 {widths} proposals, so a search as wide would see it. Hollow: missed.</p>
 {_best_table(found)}
 </section>
 <section>
-<h2>What each transfer proposes</h2>
+<h2>What each proposal names</h2>
 <div class="cards">
 {cards}
 </div>

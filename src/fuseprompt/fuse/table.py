@@ -59,7 +59,7 @@ class CaseReport:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JacobianTable:
     """Maps from the primary's word tensors to the secondary's, one per case: E_j is about E_i * T.
 

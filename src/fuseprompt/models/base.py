@@ -1,7 +1,7 @@
 """What the rest of the package sees of a model: protocols, and the hook where gradients enter.
 
 `CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that
-a transfer sees of a term. No family of models is named here; `causal_lm`, `sentence`,
+a proposal sees of a term. No family of models is named here; `causal_lm`, `sentence`,
 `classifier` and `image_text` hold them. Read next: `fuseprompt.models.batching`.
 """
 
@@ -63,7 +63,7 @@ class TextModel(HasVocabulary, Protocol):
 
 @runtime_checkable
 class EmbedLoss(HasVocabulary, Protocol):
-    """A loss of a term, bound to its problems: all that `fuseprompt.transfer` sees of a term."""
+    """A loss of a term, bound to its problems: all that `fuseprompt.proposals` sees of a term."""
 
     @property
     def name(self) -> str:

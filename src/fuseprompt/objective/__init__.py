@@ -3,7 +3,7 @@
 Read next: `fuseprompt.objective.objective`.
 """
 
-from fuseprompt.objective.bound_term import JointTerm, Term
+from fuseprompt.objective.bound_term import Term
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import (
     BoundObjective,
@@ -19,7 +19,6 @@ __all__ = [
     "Evaluation",
     "Fluency",
     "ImageText",
-    "JointTerm",
     "Label",
     "Objective",
     "Problem",

@@ -1,8 +1,8 @@
 """A term of the objective, and what becomes of it when it knows its problems' targets.
 
-`Term` is what a user writes, `JointTerm` the kind whose model must see text and target together,
-`BoundTerm` what a search asks: it scores candidates, each distinct text once and only from its last
-unchanged token on where the model knows how. Fluency is no such term
+`Term` is what a user writes, `BoundTerm` what a search asks: it scores candidates, each distinct
+text once and only from its last unchanged token on where the model knows how. A `Continuation` is
+scored with its text, since no output stands for the text alone. Fluency is no such term
 (`fuseprompt.objective.fluency`). Read next: `fuseprompt.objective.objective`.
 """
 
@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import EmbedLoss, TextModel
+from fuseprompt.models.base import TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import TowerCache
+from fuseprompt.objective.terms import Continuation
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
@@ -48,37 +49,14 @@ class Term(Protocol):
         """The secondary model."""
         ...
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return a target as a vector; raise a `FuseError` if it cannot be read."""
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
+        """Return a target as a vector; raise a `FuseError` if it cannot be one."""
         ...
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output against its target vector, differentiable in `outputs`."""
-        ...
-
-
-@runtime_checkable
-class JointTerm(Term, Protocol):
-    """A term whose model must see text and target together, so that no output stands for a text.
-
-    Such a term works with every transfer that takes gradients; a context-free table, which
-    compares stored outputs, cannot know it.
-    """
-
-    def reserve(self, targets: Float[Tensor, "p t"]) -> int:
-        """Return how many tokens of the model the longest target takes up."""
-        ...
-
-    def loss(
-        self,
-        token_ids: PaddedIds,
-        targets: Float[Tensor, "b t"],
-        *,
-        embeds: Float[Tensor, "b s d"] | None = None,
-    ) -> Float[Tensor, " b"]:
-        """Return the loss of each row of framed ids against its target, shape (b,)."""
         ...
 
 
@@ -127,7 +105,7 @@ class BoundTerm:
     @property
     def max_length(self) -> int:
         """Longest text in tokens of the secondary, special ones included, targets set aside."""
-        reserved = self.term.reserve(self.targets) if isinstance(self.term, JointTerm) else 0
+        reserved = self.term.reserve(self.targets) if isinstance(self.term, Continuation) else 0
         return self.model.max_length - reserved
 
     def compare(
@@ -144,7 +122,7 @@ class BoundTerm:
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
-        if isinstance(self.term, JointTerm):
+        if isinstance(self.term, Continuation):
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
@@ -188,7 +166,7 @@ class BoundTerm:
             table.
         """
         ids, share = self.table.extend(texts, rows, tokens)
-        joint = isinstance(self.term, JointTerm)
+        joint = isinstance(self.term, Continuation)
         problem_of_text = problems if joint else torch.zeros_like(problems)
         keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
         distinct, inverse = distinct_rows(keyed)
@@ -210,6 +188,3 @@ class BoundTerm:
         inputs = outputs[row_of[inverse[kept]].to(outputs.device)]
         losses[kept] = self.compare(inputs, problems[kept]).float().cpu()
         return losses, share
-
-
-_IsEmbedLoss: type[EmbedLoss] = BoundTerm

@@ -1,7 +1,7 @@
 """How likely the language model finds a text, its end included.
 
-`Fluency` owns the primary model. Its loss is defined by text and prefix alone (contracts, section
-2). Read next: `fuseprompt.objective.objective`.
+`Fluency` owns the primary model. Its loss is defined by text and prefix alone. Read next:
+`fuseprompt.objective.terms`.
 """
 
 from collections.abc import Sequence

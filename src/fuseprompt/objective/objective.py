@@ -1,9 +1,9 @@
 """The objective: a weighted sum of terms over problems, and its truth, the loss of a finished text.
 
-A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective.bind` reads the
-targets of a list of problems once; `BoundObjective.evaluate` computes every term from the text
-alone, in fp32 and without caches: what it says is what is reported. Read next:
-`fuseprompt.objective.terms`.
+A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective` keeps what
+lasts for its models, whatever problems follow; `Objective.bind` encodes the targets of a list of
+problems once; `BoundObjective.evaluate` computes every term from the text alone, in fp32 and
+without caches: what it says is what is reported. Read next: `fuseprompt.proposals.base`.
 """
 
 import hashlib
@@ -11,17 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.models.base import CausalModel
+from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.text.token_classes import TokenClasses
+
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+
+
+@runtime_checkable
+class PairSetting(Protocol[S_co]):
+    """A setting of which something is made once for two models: a proposal."""
+
+    def init(self, primary: CausalModel, secondary: TextModel, table: RetokenizationTable) -> S_co:
+        """Return what lasts for a primary and a secondary."""
+        ...
 
 
 @final
@@ -113,6 +126,8 @@ class Objective:
         self.fluency: Fluency = fluent[0]
         self.terms: tuple[Term, ...] = tuple(t for t in terms if not isinstance(t, Fluency))
         self._tables: dict[str, RetokenizationTable] = {}
+        self._classes: dict[bool, TokenClasses] = {}
+        self._states: dict[tuple[object, int], object] = {}
 
     @property
     def primary(self) -> CausalModel:
@@ -132,8 +147,29 @@ class Objective:
             self._tables[key] = RetokenizationTable(self.primary.tokenizer, term.model.tokenizer)
         return self._tables[key]
 
+    def classes(self, *, ascii_only: bool = True) -> TokenClasses:
+        """Return the primary's tokens by what they do to a text, sorted once."""
+        if ascii_only not in self._classes:
+            rows = int(self.primary.vocabulary.shape[0])
+            self._classes[ascii_only] = TokenClasses(
+                self.primary.tokenizer, rows, ascii_only=ascii_only
+            )
+        return self._classes[ascii_only]
+
+    def state(self, setting: PairSetting[S], term: Term) -> S:
+        """Return what `setting.init` gives for the primary and a term's model, made once for them.
+
+        Args:
+            setting: A proposal, hashable; equal ones share what was made.
+            term: One of the terms.
+        """
+        key = (setting, id(term.model))  # The terms keep their models alive.
+        if key not in self._states:
+            self._states[key] = setting.init(self.primary, term.model, self.table(term))
+        return cast(S, self._states[key])
+
     def bind(self, problems: Sequence[Problem], *, seed: int = 0) -> "BoundObjective":
-        """Read the targets of all problems.
+        """Encode the targets of all problems.
 
         Args:
             problems: The problems.
@@ -158,7 +194,7 @@ class Objective:
         seeds = tuple(derive_seed(seed, p.id) if p.seed is None else p.seed for p in problems)
         bound = []
         for term in self.terms:
-            vectors = [term.read_target(p.targets[term.target]) for p in problems]
+            vectors = [term.encode_target(p.targets[term.target]) for p in problems]
             # Continuations differ in length; no target vector holds -1 itself.
             targets = pad_sequence(vectors, batch_first=True, padding_value=-1.0)
             bound.append(BoundTerm(term, targets, seeds, self.table(term)))

@@ -1,8 +1,8 @@
 """The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
-A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `read_target` and `compare`
+A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `encode_target` and `compare`
 (`fuseprompt.objective.bound_term.Term`); a user adds one in one file. Read next:
-`fuseprompt.search.engine`.
+`fuseprompt.objective.bound_term`.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class ImageText:
     name: str = "image"
     target: str = "image"
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the mean of the normalised features of the pictures, shape (o,).
 
         Raises:
@@ -82,7 +82,7 @@ class TextSimilarity:
     name: str = "similarity"
     target: str = "text"
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the normalised features of the text, shape (o,)."""
         return self.model.encode([str(target)])[0].cpu()
 
@@ -127,7 +127,7 @@ class Label:
                 f"{self.temperature}."
             )
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the class as a one-hot vector, shape (labels,).
 
         Raises:
@@ -169,7 +169,7 @@ class Continuation:
     name: str = "continuation"
     target: str = "continuation"
 
-    def read_target(self, target: Any) -> Float[Tensor, " t"]:
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the continuation's token ids as numbers, shape (t,).
 
         Raises:
@@ -204,7 +204,7 @@ class Continuation:
         """
         raise ProblemError(
             f"Term {self.name!r} scores text and continuation together and has no table without "
-            "context. Use a transfer that takes gradients, such as RetokenizedTransfer()."
+            "context. Use a proposal that needs none, such as Gradient()."
         )
 
     def loss(

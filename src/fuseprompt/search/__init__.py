@@ -1,29 +1,20 @@
-"""The search: who proposes, what is judged exactly, what lives on.
+"""What every search method uses: hypotheses, candidates, scoring, constraints, `minimize`.
 
-Read next: `fuseprompt.search.batch`.
+Read next: `fuseprompt.search.hypotheses`.
 """
 
-from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.constraints import Constraint, Forbid, Require
-from fuseprompt.search.engine import Progress, Result, iterate, minimize
-from fuseprompt.search.proposers import LanguageModelProposer, Proposer, Step, TransferProposer
-from fuseprompt.search.strategies import BeamSearch, Strategy
-from fuseprompt.search.turn_taking import TurnTaking
+from fuseprompt.search.method import Found, Method
+from fuseprompt.search.minimize import Progress, Result, iterate, minimize
 
 __all__ = [
-    "AutoDAN",
-    "BeamSearch",
     "Constraint",
     "Forbid",
-    "LanguageModelProposer",
+    "Found",
+    "Method",
     "Progress",
-    "Proposer",
     "Require",
     "Result",
-    "Step",
-    "Strategy",
-    "TransferProposer",
-    "TurnTaking",
     "iterate",
     "minimize",
 ]

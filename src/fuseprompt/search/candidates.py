@@ -1,126 +1,160 @@
-"""Which tokens may be appended, and which of the best survive the round trip decode -> encode.
+"""Candidates: the tokens that may be appended with the lowest expected loss.
 
-`TokenClasses` sorts the primary's vocabulary once. `choose` takes the best-scored tokens of each
-beam whose text encodes back to exactly their ids: the text is the result, so a candidate that the
-tokenizer would read differently is no candidate. Read next: `fuseprompt.search.proposers`.
+`Proposer` adds what a proposal predicts for each term to the language model's own log-probabilities
+and takes the best tokens of each hypothesis whose text encodes back to exactly their ids: the text
+is the result, so a candidate that the tokenizer would read differently is no candidate. Exact
+losses come later. Read next: `fuseprompt.search.scoring`.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fuseprompt.search.batch import Beams, Candidates
-from fuseprompt.text.retokenize import is_new_word, is_written
-from fuseprompt.text.round_trip import RoundTrip
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.proposals.base import Positions, Proposal, Scorer
+from fuseprompt.search.constraints import Constraint
+from fuseprompt.search.hypotheses import Candidates, Hypotheses, extended_ids
+from fuseprompt.text.token_classes import TokenClasses
 from fuseprompt.text.tokenizer import Tokenizer
 
-#: Texts that finish a sentence.
-SENTENCE_ENDS = (".", "!", "?")
+#: Losses closer than this are equal, so that a result does not hang on the last bit of a product.
+TIE: Final = 1e-5
 
 
 @final
-@dataclass(frozen=True)
-class TokenMasks:
-    """The classes of tokens on the device where a step's scores are.
+@dataclass(frozen=True, eq=False)
+class Proposer:
+    """The language model's log-probabilities plus what a proposal predicts for the other terms.
+
+    The score of a token is the total loss expected after it: its exact share of fluency, plus
+    weight times predicted loss of each term. All word-initial tokens are scored; of the tokens that
+    lengthen the last word, the language model's best `num_word_internal`.
 
     Attributes:
-        new_words: Tokens that begin a new word, shape (v,).
-        continuations: Tokens that lengthen the last word, shape (v,).
-        words: Ids of the tokens that begin a new word, shape (w,).
+        bound: Objective and problems.
+        classes: Tokens of the primary.
+        scorers: The scorer of each term, by name.
+        num_word_internal: Word-internal tokens considered per hypothesis.
     """
 
-    new_words: Bool[Tensor, " v"]
-    continuations: Bool[Tensor, " v"]
-    words: Int[Tensor, " w"]
-
-
-@final
-@dataclass(frozen=True)
-class TokenClasses:
-    """The primary's tokens by what they do to a text.
-
-    Attributes:
-        tokenizer: The primary's tokenizer.
-        vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never
-            proposed.
-        ascii_only: Whether only ASCII texts are proposed, as in the literature.
-    """
-
-    tokenizer: Tokenizer
-    vocab_size: int
-    ascii_only: bool = True
+    bound: BoundObjective
+    classes: TokenClasses
+    scorers: Mapping[str, Scorer]
+    num_word_internal: int
 
     @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, vocab_size: int, *, ascii_only: bool = True
-    ) -> "TokenClasses":
-        """Return the classes of a tokenizer's tokens, made once for it."""
-        name = ("token classes", vocab_size, ascii_only)
-        return tokenizer.memo.recall(
-            name, (), lambda: cls(tokenizer, vocab_size, ascii_only=ascii_only)
+    def start(
+        cls,
+        bound: BoundObjective,
+        proposal: Proposal,
+        *,
+        num_word_internal: int = 16,
+        ascii_only: bool = True,
+    ) -> "Proposer":
+        """Bind a proposal to all terms of a group of problems.
+
+        Args:
+            bound: Objective and problems.
+            proposal: How candidates are named; what it keeps for a pair of models is made once for
+                the objective.
+            num_word_internal: Word-internal tokens considered per hypothesis.
+            ascii_only: Whether only ASCII tokens are proposed.
+
+        Returns:
+            The proposer.
+        """
+        objective = bound.objective
+        scorers = {t.name: objective.state(proposal, t.term).bind(t) for t in bound.terms}
+        classes = objective.classes(ascii_only=ascii_only)
+        return cls(bound, classes, scorers, num_word_internal)
+
+    def propose(
+        self,
+        active: Hypotheses,
+        log_probs: Float[Tensor, "n v"],
+        *,
+        width: int,
+        allows: Callable[[str], bool] | None = None,
+    ) -> Candidates:
+        """Return the tokens with the lowest expected total loss.
+
+        Args:
+            active: The hypotheses.
+            log_probs: The language model's after each of them, shape (n, v), on its device.
+            width: Candidates per hypothesis.
+            allows: Whether a text may be a candidate; `None` where any may.
+        """
+        scores = self.scores(active, log_probs)
+        return choose(active, scores, log_probs, self.classes, width=width, allows=allows)
+
+    def scores(self, active: Hypotheses, log_probs: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
+        """Return the total loss expected after each token; infinite where it may not be appended.
+
+        All of it stays on the device of `log_probs`.
+        """
+        device = log_probs.device
+        fluency = self.bound.objective.fluency
+        count = (active.num_chosen[:, None] + 1).clamp_min(1).to(device)
+        reduced = fluency.reduce(active.nll_sum[:, None].to(device) - log_probs.double(), count)
+        expected = fluency.weight * reduced.float()
+        positions = Positions.append(active.texts, active.problems)
+        terms = [(term.weight, self.scorers[term.name]) for term in self.bound.terms]
+        initial, initial_ids = self.classes.initial_ids, self.classes.on(device).initial_ids
+        scores = torch.full_like(expected, float("inf"))
+        scores[:, initial_ids] = expected[:, initial_ids] + sum(
+            weight * scorer.word_initial(positions, initial).to(device) for weight, scorer in terms
         )
-
-    def on(self, device: torch.device) -> TokenMasks:
-        """Return the classes on a device, moved there once."""
-        name = ("token masks", self.vocab_size, self.ascii_only, device)
-        found = (self.new_words, self.continuations, self.words)
-        return self.tokenizer.memo.recall(
-            name, (), lambda: TokenMasks(*(mask.to(device) for mask in found))
+        # A text must not begin with a blank, so an empty one takes only tokens without.
+        scores[torch.tensor([not text for text in active.texts], device=device)] = float("inf")
+        tokens, asked, may = self._lengthening(active, log_probs)
+        longer = expected.gather(1, tokens) + sum(
+            weight * scorer.word_internal(positions, asked).to(device) for weight, scorer in terms
         )
+        longer = longer.masked_fill(~may.to(device), float("inf"))
+        return scores.scatter_(1, tokens, torch.minimum(longer, scores.gather(1, tokens)))
 
-    @property
-    def round_trip(self) -> RoundTrip:
-        """Which tokens survive decode -> encode."""
-        return RoundTrip.of(self.tokenizer)
+    def _lengthening(
+        self, active: Hypotheses, log_probs: Float[Tensor, "n v"]
+    ) -> tuple[Int[Tensor, "n c"], Int[Tensor, "n c"], Bool[Tensor, "n c"]]:
+        """Find the likeliest tokens that lengthen each last word; one of the prefix never is.
 
-    @cached_property
-    def _texts(self) -> list[str]:
-        texts = list(self.tokenizer.token_texts)[: self.vocab_size]
-        special = re.compile("|".join(map(re.escape, self.tokenizer.special_texts)) or r"(?!)")
-        texts = ["" if special.search(t) else t for t in texts]
-        return texts + [""] * (self.vocab_size - len(texts))
-
-    @cached_property
-    def new_words(self) -> Bool[Tensor, " v"]:
-        """Tokens that begin a new word: one blank, then printable text."""
-        return torch.tensor([is_new_word(t, ascii_only=self.ascii_only) for t in self._texts])
-
-    @cached_property
-    def words(self) -> Int[Tensor, " w"]:
-        """Ids of the tokens that begin a new word."""
-        return torch.nonzero(self.new_words).flatten()
-
-    @cached_property
-    def continuations(self) -> Bool[Tensor, " v"]:
-        """Tokens that lengthen the last word: printable, no blank, no sentence end."""
-        return torch.tensor(
-            [
-                t.split() == [t] and is_written(t, ascii_only=self.ascii_only) and not _ends(t)
-                for t in self._texts
-            ]
+        Returns:
+            The tokens on the device; the same on the CPU, to ask a proposal about; and which of
+            them survive the round trip.
+        """
+        device = log_probs.device
+        prefixes = [self.bound.problems[p].prefix for p in active.problems.tolist()]
+        texts = zip(active.texts, prefixes, strict=True)
+        begun = torch.tensor([text != prefix or not text for text, prefix in texts])
+        internal = self.classes.on(device).word_internal[None] & begun.to(device)[:, None]
+        blocked = torch.where(internal, log_probs, -float("inf"))
+        top = torch.topk(blocked, min(self.num_word_internal, blocked.shape[1]), dim=1)
+        # Of all tokens only these leave the device: texts are made of them.
+        tokens, may = top.indices.cpu(), torch.isfinite(top.values).cpu()
+        rows, ranks = torch.nonzero(may, as_tuple=True)
+        may[rows, ranks] = self.classes.round_trip.survives(
+            active.texts, active.token_ids, rows, tokens[rows, ranks]
         )
-
-    @cached_property
-    def ends(self) -> Int[Tensor, " e"]:
-        """Tokens that finish a sentence."""
-        return torch.tensor(
-            [i for i, t in enumerate(self._texts) if t in SENTENCE_ENDS], dtype=torch.long
-        )
+        return top.indices, _leave_out(tokens, may), may
 
 
-def _ends(text: str) -> bool:
-    """Return whether a token has sentence punctuation in it: only whole ends may finish a text."""
-    return any(e in text for e in SENTENCE_ENDS)
+def _leave_out(tokens: Int[Tensor, "n c"], may: Bool[Tensor, "n c"]) -> Int[Tensor, "n c"]:
+    """Return the tokens with each one that may not be appended replaced by one of its row that may.
+
+    A proposal is then asked for nothing that cannot be a candidate.
+    """
+    if not may.numel():
+        return tokens
+    stand_in = tokens.gather(1, may.int().argmax(dim=1, keepdim=True))
+    return torch.where(may, tokens, stand_in)
 
 
 def choose(
-    beams: Beams,
+    active: Hypotheses,
     scores: Float[Tensor, "n v"],
     log_probs: Float[Tensor, "n v"],
     classes: TokenClasses,
@@ -128,20 +162,21 @@ def choose(
     width: int,
     allows: Callable[[str], bool] | None,
 ) -> Candidates:
-    """Take, for each beam, the `width` best-scored tokens whose text survives the round trip.
+    """Take, for each hypothesis, the `width` best-scored tokens whose text survives the round trip.
 
-    Scores may lie on an accelerator: only the best tokens of each beam and their numbers leave it.
+    Scores may lie on an accelerator: only the best tokens of each hypothesis
+    and their numbers leave it.
 
     Args:
-        beams: The beams.
+        active: The hypotheses.
         scores: Predicted total loss, infinite where a token may not be appended, shape (n, v).
         log_probs: Of the language model, shape (n, v), on the scores' device.
         classes: Tokens of the primary.
-        width: Candidates per beam.
+        width: Candidates per hypothesis.
         allows: Whether a text may be a candidate; `None` where any may.
 
     Returns:
-        The candidates, ordered by beam and then by score; ties by token id.
+        The candidates, ordered by hypothesis and then by score; ties by token id.
     """
     pieces = classes.tokenizer.token_texts
     asked = 2 * width
@@ -152,11 +187,11 @@ def choose(
         may = torch.isfinite(predicted)
         rows, ranks = torch.nonzero(may, as_tuple=True)
         tokens = best[rows, ranks]
-        good = classes.round_trip.survives(beams.texts, beams.token_ids, rows, tokens)
+        good = classes.round_trip.survives(active.texts, active.token_ids, rows, tokens)
         if allows is not None:
             pairs = zip(rows.tolist(), tokens.tolist(), good.tolist(), strict=True)
             good = torch.tensor(
-                [ok and allows(beams.texts[row] + pieces[token]) for row, token, ok in pairs],
+                [ok and allows(active.texts[row] + pieces[token]) for row, token, ok in pairs],
                 dtype=torch.bool,
             )
         kept = torch.zeros_like(may)
@@ -175,7 +210,7 @@ def choose(
         tokens,
         -likely[rows, ranks],
         predicted[rows, ranks],
-        tuple(beams.texts[row] + pieces[token] for row, token in texts),
+        tuple(active.texts[row] + pieces[token] for row, token in texts),
     )
 
 
@@ -202,3 +237,86 @@ def lowest(scores: Float[Tensor, "n v"], count: int) -> Int[Tensor, "n k"]:
     if cut.any():
         columns[cut] = torch.argsort(scores[cut], dim=1, stable=True)[:, :count]
     return columns
+
+
+def select_best(
+    losses: Float[Tensor, " c"],
+    problems: Int[Tensor, " c"],
+    tokens: Int[Tensor, " c"],
+    num_best: int,
+) -> Int[Tensor, " k"]:
+    """Return the `num_best` best candidates of each problem; ties within `TIE` by token id."""
+    order = torch.argsort(tokens, stable=True)
+    for key in (torch.round(losses.double() / TIE), problems):
+        order = order[torch.argsort(key[order], stable=True)]
+    # How many better ones of its problem come before each.
+    _, counts = torch.unique_consecutive(problems[order], return_counts=True)
+    starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return order[torch.arange(len(order)) - starts < num_best]
+
+
+def keep_best(
+    active: Hypotheses,
+    candidates: Candidates,
+    losses: Float[Tensor, " c"],
+    num_best: int,
+    tokenizer: Tokenizer,
+) -> Int[Tensor, " k"]:
+    """Return the best candidates of each problem, each read as it is written.
+
+    Tables said so of all; of these few the whole text is encoded, and one that fails makes room for
+    the next.
+
+    Args:
+        active: The hypotheses that the candidates extend.
+        candidates: The candidates.
+        losses: Loss of each; infinite for one that no model has room for.
+        num_best: Candidates of a problem.
+        tokenizer: The primary's.
+
+    Returns:
+        Indices by problem and then by loss; ties by token id.
+    """
+    problems, losses = active.problems[candidates.rows], losses.clone()
+    while True:
+        chosen = select_best(losses, problems, candidates.tokens, num_best)
+        chosen = chosen[torch.isfinite(losses[chosen])]
+        texts = [candidates.texts[i] for i in chosen.tolist()]
+        ids = extended_ids(active, candidates, chosen).to_lists()
+        wrong = [a != b for a, b in zip(tokenizer.encode_batch(texts), ids, strict=True)]
+        if not any(wrong):
+            return chosen
+        losses[chosen[torch.tensor(wrong)]] = float("inf")
+
+
+def add_wanted(
+    active: Hypotheses,
+    log_probs: Float[Tensor, "n v"],
+    candidates: Candidates,
+    constraints: Sequence[Constraint],
+    tokenizer: Tokenizer,
+) -> Candidates:
+    """Return the candidates with the next token of every word that a constraint wants."""
+    known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
+    rows, tokens, texts = [], [], []
+    for i, (text, ids) in enumerate(zip(active.texts, active.token_ids.to_lists(), strict=True)):
+        for wanted in (w for c in constraints for w in c.wanted(text)):
+            whole = tokenizer.encode(text + wanted)[: len(ids) + 1]
+            if not whole or whole[:-1] != ids or (i, whole[-1]) in known:
+                continue
+            grown = tokenizer.decode(whole)
+            if tokenizer.encode(grown) == whole:
+                rows.append(i)
+                tokens.append(whole[-1])
+                texts.append(grown)
+    if not rows:
+        return candidates
+    index, token = torch.tensor(rows), torch.tensor(tokens)
+    nll = -log_probs[index, token].cpu()
+    return Candidates(
+        torch.cat([candidates.rows, index]),
+        torch.cat([candidates.tokens, token]),
+        torch.cat([candidates.nll, nll]),
+        torch.cat([candidates.predicted, nll]),
+        (*candidates.texts, *texts),
+    )

@@ -1,7 +1,7 @@
 """What a text must or must not say.
 
 Constraints are objects in a list; a user adds one with three methods. Nothing here knows tokens or
-losses. Read next: `fuseprompt.search.autodan`.
+losses. Read next: `fuseprompt.search.candidates`.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Zero-shot image captions: a text that language model, image-text model and classifier like.
 
 `caption` takes paths and yields a `Caption` for each picture, or a `Failure` for a file that cannot
-be read, as they finish. Nothing is trained. Read next: `fuseprompt.search.engine`.
+be read, as they finish. Nothing is trained. Read next: `fuseprompt.search.minimize`.
 """
 
 import os
@@ -13,15 +13,13 @@ from typing import Any, final
 from PIL import Image
 
 from fuseprompt.errors import ImageError, ProblemError
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.images import list_images, open_image
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label
-from fuseprompt.search.autodan import AutoDAN
 from fuseprompt.search.constraints import Constraint, Forbid, Require
-from fuseprompt.search.engine import Progress, Result, iterate
-from fuseprompt.search.proposers import TransferProposer
-from fuseprompt.search.strategies import BeamSearch
+from fuseprompt.search.minimize import Progress, Result, iterate
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
 from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings, ModelIds, OnProgress
@@ -169,13 +167,13 @@ def method_of(settings: CaptionSettings, on_progress: OnProgress | None = None) 
         constraints.append(Forbid(settings.forbid))
     if settings.require:
         constraints.append(Require(settings.require))
-    proposal = proposal_named(settings.proposal, on_progress)
     return AutoDAN(
         steps=settings.max_tokens,
-        proposer=TransferProposer(proposal, search_width=settings.search_width),
-        strategy=BeamSearch(settings.beam_width),
+        proposal=proposal_named(settings.proposal, on_progress),
+        beam_width=settings.beam_width,
+        search_width=settings.search_width,
         constraints=tuple(constraints),
-        num_pooled=max(settings.num_captions, 10),
+        num_finished=max(settings.num_captions, 10),
     )
 
 

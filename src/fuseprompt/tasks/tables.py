@@ -1,7 +1,7 @@
 """The word tables of the offline models, made ahead so that the first caption need not wait.
 
 `find_table` answers in a millisecond and imports no torch; `make` loads the models. Tables of other
-models are made when they are first used. Read next: `fuseprompt.transfer.word_table`.
+models are made when they are first used. Read next: `fuseprompt.proposals.word_table`.
 """
 
 import json
@@ -45,9 +45,9 @@ def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = Non
     from fuseprompt.models.causal_lm import CausalLM
     from fuseprompt.models.hub import load
     from fuseprompt.offline.manifest import offline_folder
+    from fuseprompt.proposals.word_table import fingerprint, load_or_make
     from fuseprompt.text.retokenize import RetokenizationTable
     from fuseprompt.text.tokenizer import Tokenizer
-    from fuseprompt.transfer.word_table import fingerprint, load_or_make
 
     model = load(f"offline:{secondary}")
     if isinstance(model, CausalLM):

@@ -1,12 +1,12 @@
 """The retokenisation table: for every primary token, the secondary's ids of its text.
 
 With it the secondary ids of thousands of candidates are built as tensors, instead of encoding
-thousands of strings. The rule is exact (contracts, section 4): after a text that does not end in
-white space, a token that is one ASCII blank followed by a non-blank starts a new word, so its ids
+thousands of strings. The rule is exact: after a text that does not end in
+white space, a token that is one ASCII blank followed by a non-blank begins a new word, so its ids
 are appended; a token without a blank changes the last white-space word, which is encoded again in
 context and remembered. Every other case encodes the whole text, and so does every token of a kind
 that fails the check of this pair of tokenizers, whose verdict is kept on disk. Read next:
-`fuseprompt.transfer.base`.
+`fuseprompt.text.token_classes`.
 """
 
 import random
@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fuseprompt.cache import read_note, write_note
 from fuseprompt.fuse.alignment import default_words
-from fuseprompt.text.memo import Memo
-from fuseprompt.text.tokenizer import Tokenizer
+from fuseprompt.text.tokenizer import Tokenizer, is_word_initial
 
 #: Raised by hand when the table or its check changes: verdicts on disk are then taken again.
 _CHECK_VERSION = 1
@@ -125,12 +124,12 @@ class Verdict:
     """How often the table equals encoding the whole text, by kind of token.
 
     Attributes:
-        new_words: Share of tokens that start a word, between 0 and 1.
-        continuations: Share of tokens that go on with the last word, between 0 and 1.
+        word_initial: Share of tokens that begin a word, between 0 and 1.
+        word_internal: Share of tokens that go on with the last word, between 0 and 1.
     """
 
-    new_words: float
-    continuations: float
+    word_initial: float
+    word_internal: float
 
 
 @final
@@ -141,34 +140,27 @@ class RetokenizationTable:
     Attributes:
         primary: Tokenizer of the model whose tokens are chosen.
         secondary: Tokenizer of the model that scores the text.
-        memo: What transfers derived from the table and a model, kept for the next problems.
     """
 
     primary: Tokenizer
     secondary: Tokenizer
-    memo: Memo = field(default_factory=Memo, repr=False, compare=False)
     _words: dict[str, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
-    @cached_property
-    def starts_word(self) -> Bool[Tensor, " v"]:
-        """Which primary tokens are one ASCII blank followed by printable non-blank ASCII text."""
-        return self.primary.memo.recall(
-            "starts word", (), lambda: torch.tensor([*map(is_new_word, self.primary.token_texts)])
-        )
+    @property
+    def word_initial(self) -> Bool[Tensor, " v"]:
+        """Which primary tokens begin a word of ASCII text."""
+        return self.primary.word_initial
 
-    @cached_property
-    def joins_word(self) -> Bool[Tensor, " v"]:
-        """Which primary tokens go on with the last word: ASCII text without any white space."""
-        texts = self.primary.token_texts
-        return self.primary.memo.recall(
-            "joins word", (), lambda: torch.tensor([*map(is_continuation, texts)])
-        )
+    @property
+    def word_internal(self) -> Bool[Tensor, " v"]:
+        """Which primary tokens go on with the last word in ASCII text."""
+        return self.primary.word_internal
 
     @cached_property
     def pieces(self) -> PaddedIds:
         """Secondary ids of each primary token read as a new word, shape (v, m); else empty."""
         texts = self.primary.token_texts
-        words = [i for i, t in enumerate(texts) if is_new_word(t, ascii_only=False)]
+        words = [i for i, t in enumerate(texts) if is_word_initial(t, ascii_only=False)]
         stem = self.secondary.encode(_ANCHOR)
         encoded = self.secondary.encode_batch([_ANCHOR + texts[i] for i in words])
         rows: list[list[int]] = [[] for _ in texts]
@@ -188,7 +180,7 @@ class RetokenizationTable:
             that kind.
         """
         draw = random.Random(seed)
-        kinds = (self.starts_word, self.joins_word)
+        kinds = (self.word_initial, self.word_internal)
         return Verdict(*(self._share_right(kind, num_pairs, draw) for kind in kinds))
 
     def _share_right(self, kind: Bool[Tensor, " v"], num_pairs: int, draw: random.Random) -> float:
@@ -212,7 +204,7 @@ class RetokenizationTable:
         key = f"{_CHECK_VERSION} {self.primary.fingerprint} {self.secondary.fingerprint}"
         note = read_note("retokenization", key) or {}
         try:
-            return Verdict(float(note["new_words"]), float(note["continuations"]))
+            return Verdict(float(note["word_initial"]), float(note["word_internal"]))
         except (KeyError, TypeError, ValueError):
             verdict = self.check()
             write_note("retokenization", key, asdict(verdict))
@@ -266,7 +258,7 @@ class RetokenizationTable:
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
-        fast = self.starts_word[tokens] & are_solid(texts)[rows] & (trusted.new_words == 1.0)
+        fast = self.word_initial[tokens] & are_solid(texts)[rows] & (trusted.word_initial == 1.0)
         parts = PaddedIds(torch.zeros(len(tokens), 0, dtype=torch.long), torch.zeros_like(tokens))
         if fast.any():  # The table of pieces is made when it is first needed.
             lengths = self.pieces.lengths[tokens] * fast
@@ -279,7 +271,7 @@ class RetokenizationTable:
         answered = len(tokens) - len(slow)
         if len(slow):
             kept, tails, by_table = self._continue(
-                texts, encoded, rows[slow], tokens[slow], is_trusted=trusted.continuations == 1.0
+                texts, encoded, rows[slow], tokens[slow], is_trusted=trusted.word_internal == 1.0
             )
             answered += by_table
             base_lengths, lengths = base.lengths.clone(), parts.lengths.clone()
@@ -308,7 +300,7 @@ class RetokenizationTable:
         words, before = self.find_last_words(texts, encoded)
         # A token without any white space changes only the last word, if that word is a whole run of
         # the stem's ids.
-        by_table = (before[rows] >= 0) & self.joins_word[tokens] & is_trusted
+        by_table = (before[rows] >= 0) & self.word_internal[tokens] & is_trusted
         pieces = self.primary.token_texts
         short: list[str] = []
         whole: list[str] = []
@@ -344,22 +336,6 @@ class RetokenizationTable:
 def are_solid(texts: Sequence[str]) -> Bool[Tensor, " n"]:
     """Return which texts are neither empty nor end in white space: a word may follow them."""
     return torch.tensor([bool(t) and not t[-1].isspace() for t in texts], dtype=torch.bool)
-
-
-def is_new_word(text: str, *, ascii_only: bool = True) -> bool:
-    """Return whether a text is one blank, then printable text (ASCII) that begins with no blank."""
-    starts = len(text) > 1 and text[0] == " " and not text[1].isspace()
-    return starts and is_written(text, ascii_only=ascii_only)
-
-
-def is_written(text: str, *, ascii_only: bool) -> bool:
-    """Return whether a text is printable and whole: ASCII, where only that will do."""
-    return text.isprintable() and (text.isascii() or not (ascii_only or "\ufffd" in text))
-
-
-def is_continuation(text: str) -> bool:
-    """Return whether a text is ASCII without white space, and so changes only the last word."""
-    return text.isascii() and text.split() == [text]
 
 
 def _draw_contexts(count: int, draw: random.Random) -> list[str]:

@@ -16,8 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from fuseprompt.errors import TokenizerError
-from fuseprompt.text.memo import Memo
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -79,8 +82,6 @@ class Tokenizer:
         self.max_length = max_length
         self.name = name
         self.padding = padding
-        #: What others derive from the vocabulary alone, made once for this tokenizer.
-        self.memo = Memo()
         self.num_added: int = sum(not t.special for t in added.values())
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         plain = self.encode(_ANCHOR)
@@ -254,6 +255,16 @@ class Tokenizer:
         )
 
     @cached_property
+    def word_initial(self) -> Bool[Tensor, " v"]:
+        """Which tokens are one blank followed by printable ASCII text that begins with no blank."""
+        return torch.tensor([*map(is_word_initial, self.token_texts)])
+
+    @cached_property
+    def word_internal(self) -> Bool[Tensor, " v"]:
+        """Which tokens go on with the last word: ASCII text without any white space."""
+        return torch.tensor([t.isascii() and t.split() == [t] for t in self.token_texts])
+
+    @cached_property
     def special_texts(self) -> tuple[str, ...]:
         """Texts that the tokenizer reads as special tokens wherever they stand."""
         added = self._backend.get_added_tokens_decoder()
@@ -274,3 +285,14 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Sha256 of the whole tokenizer: vocabulary, merges, normaliser, special tokens."""
         return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+
+
+def is_word_initial(text: str, *, ascii_only: bool = True) -> bool:
+    """Return whether a text is one blank, then printable text (ASCII) that begins with no blank."""
+    starts = len(text) > 1 and text[0] == " " and not text[1].isspace()
+    return starts and is_written(text, ascii_only=ascii_only)
+
+
+def is_written(text: str, *, ascii_only: bool) -> bool:
+    """Return whether a text is printable and whole: ASCII, where only that will do."""
+    return text.isprintable() and (text.isascii() or not (ascii_only or "\ufffd" in text))

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.fidelity import __main__ as command
 from benchmarks.fidelity.__main__ import main
-from benchmarks.fidelity.rankers import LanguageModelRanker, TransferRanker
-from fuseprompt.transfer import RandomTransfer
+from benchmarks.fidelity.rankers import LanguageModelRanker, ProposalRanker
+from fuseprompt.proposals import RandomNoise
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 
 ONE = ["--pairs", "offline:sentence", "--contexts", "1"]
@@ -17,7 +17,7 @@ ONE = ["--pairs", "offline:sentence", "--contexts", "1"]
 def tiny(monkeypatch):
     """Let the command find tiny models and two rankers."""
     monkeypatch.setattr(command, "Models", tiny_models)
-    chosen = (LanguageModelRanker(), TransferRanker(RandomTransfer(), "random"))
+    chosen = (LanguageModelRanker(), ProposalRanker(RandomNoise(), "random"))
     monkeypatch.setattr(command, "all_rankers", lambda: chosen)
 
 

@@ -5,13 +5,12 @@ import torch
 
 from benchmarks.fidelity.exact_losses import compute
 from benchmarks.fidelity.models import context_of, plan, targets_of
-from benchmarks.fidelity.rankers import LanguageModelRanker, TransferRanker, all_rankers
+from benchmarks.fidelity.rankers import LanguageModelRanker, ProposalRanker, all_rankers
 from benchmarks.fidelity.study import place_of
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.tasks.proposals import proposal_named
-from fuseprompt.tasks.settings import CaptionSettings
+from fuseprompt.proposals import Gradient, Positions, WordTable
 from fuseprompt.text.retokenize import RetokenizationTable
-from fuseprompt.transfer import CommonWords, RetokenizedTransfer, Slots, WordTable
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 
 
@@ -48,23 +47,23 @@ def test_the_language_model_orders_by_probability(setting) -> None:
     assert bool((place.log_probs[order].diff() <= 0).all())
 
 
-def test_a_transfer_orders_by_what_it_predicts(setting) -> None:
+def test_a_proposal_orders_by_what_it_predicts(setting) -> None:
     _, place, bound, model = setting
-    transfer = RetokenizedTransfer(CommonWords(2))
-    predicted = TransferRanker(transfer, "direct").predict(model, bound, place)
+    predicted = ProposalRanker(Gradient(2), "gradient").predict(model, bound, place)
     initial = torch.nonzero(place.word_initial).flatten()
-    slots = Slots.append((place.context.left,), torch.tensor([5]))
-    expected = transfer.bind(model, bound.table, bound).new_words(slots, place.tokens[initial])[0]
+    positions = Positions.append((place.context.left,), torch.tensor([5]))
+    scorer = Gradient(2).init(model, bound.model, bound.table).bind(bound)
+    expected = scorer.word_initial(positions, place.tokens[initial])[0]
     order = place.order(initial, predicted.scores[5, initial])
     assert bool((expected[order].diff() >= -1e-5).all())
     # Two points, loss and gradient at each.
     assert predicted.cost(place, initial) == 6.0
 
 
-def test_what_a_transfer_is_not_asked_about_comes_last_by_probability(setting) -> None:
+def test_what_a_proposal_is_not_asked_about_comes_last_by_probability(setting) -> None:
     _, place, bound, model = setting
     internal = torch.nonzero(place.word_internal).flatten()
-    ranker = TransferRanker(RetokenizedTransfer(CommonWords(1)), "direct", num_internal=3)
+    ranker = ProposalRanker(Gradient(1), "gradient", num_internal=3)
     scores = ranker.predict(model, bound, place).scores[0, internal]
     order = place.order(internal, scores)
     likely = torch.argsort(place.log_probs[internal], descending=True, stable=True)
@@ -74,7 +73,7 @@ def test_what_a_transfer_is_not_asked_about_comes_last_by_probability(setting) -
 
 def test_a_word_table_pays_for_word_internal_tokens(setting, tmp_path) -> None:
     _, place, bound, model = setting
-    ranker = TransferRanker(WordTable(tmp_path), "table", num_internal=4)
+    ranker = ProposalRanker(WordTable(tmp_path), "table", num_internal=4)
     predicted = ranker.predict(model, bound, place)
     assert predicted.internal_cost > 0
     assert predicted.initial_cost == 0
@@ -84,4 +83,4 @@ def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> 
     names = [r.name for r in all_rankers()]
     assert len(set(names)) == len(names)
     assert not any("," in name for name in names)  # --transfers takes them with commas.
-    assert proposal_named(CaptionSettings().proposal).name in names
+    assert AutoDAN().proposal.name in names

@@ -8,11 +8,11 @@ import torch
 
 from benchmarks.fidelity import report
 from benchmarks.fidelity.models import plan
-from benchmarks.fidelity.rankers import LanguageModelRanker, Predicted, TransferRanker
+from benchmarks.fidelity.rankers import LanguageModelRanker, Predicted, ProposalRanker
 from benchmarks.fidelity.study import compare, figures, measure, pool, summarise
 from fuseprompt.errors import FuseError
+from fuseprompt.proposals import Gradient
 from fuseprompt.text.retokenize import PaddedIds
-from fuseprompt.transfer import CommonWords, RetokenizedTransfer
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 
 CELLS = plan([("sentence", "append"), ("sentiment", "append")], 3)
@@ -45,7 +45,7 @@ class Oracle:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("truth")
-    direct = TransferRanker(RetokenizedTransfer(CommonWords(1)), "direct-16", "common-1", None)
+    direct = ProposalRanker(Gradient(1), "gradient-16", "common-1", None)
     rankers = (Oracle(), LanguageModelRanker(), direct)
     rows = measure(tiny_models(), CELLS, folder, rankers, secondaries=SECONDARIES)
     return rows, rankers, folder
@@ -119,7 +119,7 @@ def test_a_second_run_asks_no_ranker(measured, monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.fidelity.study.measure_context", fail)
     again = measure(tiny_models(), CELLS, folder, rankers[1:], secondaries=SECONDARIES)
     assert sorted(map(repr, again)) == sorted(repr(r) for r in rows if r.ranker != "oracle")
-    other = TransferRanker(RetokenizedTransfer(CommonWords(2)), "direct-16", "common-1", None)
+    other = ProposalRanker(Gradient(2), "gradient-16", "common-1", None)
     with pytest.raises(AssertionError, match="measured before"):
         measure(tiny_models(), CELLS, folder, [other], secondaries=SECONDARIES)
 

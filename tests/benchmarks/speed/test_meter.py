@@ -1,17 +1,14 @@
 """Forward passes are counted wherever they happen, and least work is counted from the texts."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from benchmarks.speed.meter import Asked, ForwardMeter, Recording, Work, least_work
+from benchmarks.speed.meter import Asked, ForwardMeter, Work, least_work, recording
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.terms import ImageText, Label
-from fuseprompt.search.engine import minimize
-from fuseprompt.search.proposers import LanguageModelProposer
-from tests.search.fixtures import method, objective, problems
+from fuseprompt.search.minimize import minimize
+from tests.methods.fixtures import method, objective, problems
 from tests.tiny import classifier, clip, gpt2
 
 
@@ -40,18 +37,19 @@ def test_a_pass_that_fails_leaves_the_clock_usable():
 
 def test_recording_changes_nothing_and_keeps_every_candidate():
     plain = method(steps=2, search_width=6)
-    recording = Recording(plain.proposer)
     (one,) = minimize(objective(), plain, problems()[:1])
-    (two,) = minimize(objective(), replace(plain, proposer=recording), problems()[:1])
+    asked: list[Asked] = []
+    with recording(asked):
+        (two,) = minimize(objective(), plain, problems()[:1])
+    minimize(objective(), plain, problems()[:1])
     assert one.history == two.history
-    assert [len(a.texts) for a in recording.asked] == [e.evaluations for e in two.history]
-    assert recording.asked[0].beams == (problems()[0].prefix,)
+    assert [len(a.texts) for a in asked] == [e.evaluations for e in two.history]
+    assert asked[0].beams == (problems()[0].prefix,)
     assert all(
-        text.startswith(asked.beams[row])
-        for asked in recording.asked
-        for row, text in zip(asked.rows, asked.texts, strict=True)
+        text.startswith(step.beams[row])
+        for step in asked
+        for row, text in zip(step.rows, step.texts, strict=True)
     )
-    assert Recording(LanguageModelProposer(3)) == Recording(LanguageModelProposer(3))
 
 
 def test_least_work_shares_beginnings_where_a_model_is_causal():

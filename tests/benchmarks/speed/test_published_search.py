@@ -12,16 +12,14 @@ from benchmarks.speed.published_search import (
 )
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText
-from fuseprompt.search.autodan import AutoDAN
-from fuseprompt.search.batch import Beams
-from fuseprompt.search.candidates import TokenClasses
-from fuseprompt.search.proposers import LanguageModelProposer, TransferProposer
-from fuseprompt.search.strategies import BeamSearch
-from fuseprompt.transfer.controls import NoTransfer
-from tests.search.fixtures import PREFIX, objective, problems
+from fuseprompt.proposals.language_model import LanguageModelOnly
+from fuseprompt.search.hypotheses import Hypotheses
+from fuseprompt.text.token_classes import TokenClasses
+from tests.methods.fixtures import PREFIX, objective, problems
 from tests.tiny import clip, gpt2
 
 EVERY_TOKEN = 100_000
@@ -30,21 +28,27 @@ EVERY_TOKEN = 100_000
 def new_words() -> torch.Tensor:
     """Return which of the primary's tokens begin a new word."""
     vocabulary = gpt2().vocabulary
-    return TokenClasses(gpt2().tokenizer, len(vocabulary)).new_words
+    return TokenClasses(gpt2().tokenizer, len(vocabulary)).word_initial
 
 
-def search_ours(steps: int, proposer: TransferProposer) -> Beams:
-    method = AutoDAN(steps=steps, proposer=proposer, strategy=BeamSearch(2), max_end_nats=-1.0)
+def search_ours(steps: int, search_width: int, num_word_internal: int) -> Hypotheses:
+    method = AutoDAN(
+        steps,
+        LanguageModelOnly(),
+        2,
+        search_width,
+        max_end_nats=-1.0,
+        num_word_internal=num_word_internal,
+    )
     bound = objective().bind(problems()[:1])
     state = method.init(bound)
     for _ in range(steps):
         state = method.step(state)
-    return state.beams
+    return state.active
 
 
 def test_both_searches_find_the_same_beams_among_all_new_words():
-    proposer = TransferProposer(NoTransfer(), search_width=EVERY_TOKEN, num_continuations=0)
-    beams = search_ours(3, proposer)
+    beams = search_ours(3, EVERY_TOKEN, 0)
     settings = PublishedSearch(3, EVERY_TOKEN, 2, tokens=new_words())
     found = search_published(objective(), problems()[0], settings)
     assert found.texts == beams.texts
@@ -52,9 +56,9 @@ def test_both_searches_find_the_same_beams_among_all_new_words():
     assert found.num_candidates == int(new_words().sum()) * (1 + 2 + 2)
 
 
-def test_losses_of_continuations_agree_too():
+def test_losses_of_word_internal_tokens_agree_too():
     bound = objective().bind(problems()[:1])
-    beams = search_ours(2, LanguageModelProposer(search_width=8))
+    beams = search_ours(2, 8, 8)
     ids = beams.token_ids.to_lists()
     for text, row, loss in zip(beams.texts, ids, beams.losses, strict=True):
         embeds = gpt2().vocabulary[torch.tensor([row])]

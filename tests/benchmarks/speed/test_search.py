@@ -9,10 +9,9 @@ from benchmarks.speed.search import Widths, measure
 from benchmarks.speed.shapes import SETUPS, noise_picture, paper_setup
 from benchmarks.speed.vocabularies import build_vocabularies
 from fuseprompt.errors import FuseError, ProblemError
-from fuseprompt.search.engine import minimize
-from fuseprompt.search.proposers import TransferProposer
+from fuseprompt.search.minimize import minimize
 from tests.fake_device import DEVICE, FakeDevice
-from tests.search.fixtures import method
+from tests.methods.fixtures import method
 from tests.tiny import clip_tokenizer, gpt2_tokenizer
 
 
@@ -53,10 +52,8 @@ def test_problems_differ_and_a_search_of_them_can_be_repeated(setup):
 
 def test_a_search_runs_on_another_device(setup):
     def search(some):
-        proposer = TransferProposer(some.transfer, search_width=8)
-        return minimize(
-            some.objective, replace(method(steps=2), proposer=proposer), some.problems(1)
-        )
+        ours = replace(method(steps=2), proposal=some.proposal, search_width=8)
+        return minimize(some.objective, ours, some.problems(1))
 
     with FakeDevice():
         (got,) = search(build(DEVICE))

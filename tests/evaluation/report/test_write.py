@@ -35,12 +35,12 @@ def test_coverage_times_losses_and_settings_are_told(tmp_path) -> None:
 
 def test_a_setting_with_settings_is_called_by_its_class(tmp_path) -> None:
     settings = run_settings()
-    transfer = {"class": "RetokenizedTransfer", "points": {"class": "CommonWords", "num_words": 16}}
-    settings = replace(settings, search={**settings.search, "transfer": transfer})
+    proposal = {"class": "AdditiveWordTable", "words": {"class": "WordTable", "num_rows": 16}}
+    settings = replace(settings, search={**settings.search, "proposal": proposal})
     text = make_report(read_run(some_run(tmp_path, settings)), {})
-    assert "| transfer | RetokenizedTransfer |" in text
-    assert "| transfer points | CommonWords |" in text
-    assert "| transfer points num_words | 16 |" in text
+    assert "| proposal | AdditiveWordTable |" in text
+    assert "| proposal words | WordTable |" in text
+    assert "| proposal words num_rows | 16 |" in text
 
 
 def test_scores_are_shown_where_there_are_some(tmp_path) -> None:

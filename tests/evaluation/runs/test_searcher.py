@@ -10,10 +10,10 @@ from filelock import FileLock
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
+from fuseprompt.proposals.language_model import RandomNoise
 from fuseprompt.tasks import caption as tasks
 from fuseprompt.tasks.caption import Caption, caption
 from fuseprompt.tasks.settings import CaptionSettings, model_ids
-from fuseprompt.transfer.controls import RandomTransfer
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
 SMALL = CaptionSettings(proposal="gradient", max_tokens=2, beam_width=2, search_width=4)
@@ -55,7 +55,7 @@ def test_noise_depends_on_the_seed_and_the_id_and_on_no_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise, models = replace(SMALL, proposal="random"), tiny_models()
-    monkeypatch.setattr(tasks, "proposal_named", lambda *_: RandomTransfer(scale=50.0))
+    monkeypatch.setattr(tasks, "proposal_named", lambda *_: RandomNoise(scale=50.0))
 
     def texts(seed: int, *some: Job) -> list[str]:
         found = Captioner(models, replace(noise, seed=seed), [""]).search(some)

@@ -22,7 +22,7 @@ from fuseprompt.models.hub import silence_libraries
 from fuseprompt.models.images import open_image
 from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.search.engine import describe, versions
+from fuseprompt.search.minimize import describe, versions
 from fuseprompt.tasks.caption import Caption, caption, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
@@ -141,7 +141,7 @@ class Captioner:
 def _found(one: Caption) -> Found:
     result = one.result
     # The lowest loss after each step, of active and finished hypotheses.
-    curve = [e.loss if e.pooled is None else min(e.loss, e.pooled) for e in result.history]
+    curve = [e.loss if e.finished is None else min(e.loss, e.finished) for e in result.history]
     return Found(
         caption=one.caption,
         text=one.text,
@@ -165,7 +165,7 @@ def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
     bound = objective.bind([problem])
     with _lock_of_tables():
         for term in bound.terms:
-            proposal_named(settings.proposal).bind(objective.primary, term.table, term)
+            objective.state(proposal_named(settings.proposal), term.term).bind(term)
 
 
 @contextmanager

@@ -1,0 +1,312 @@
+"""AutoDAN: a text grows by one token a step, each token proposed cheaply and scored exactly.
+
+Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections:
+candidates' losses are the models' own, and a text that ends as a sentence leaves the beam, so that
+results do not break off. Read next: `fuseprompt.tasks.caption`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import SearchError
+from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.objective.bound_term import END_ROOM
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.proposals.additive import AdditiveWordTable
+from fuseprompt.proposals.base import Proposal
+from fuseprompt.search.candidates import Proposer, add_wanted, keep_best, select_best
+from fuseprompt.search.constraints import Constraint
+from fuseprompt.search.hypotheses import Finished, Hypotheses, extend
+from fuseprompt.search.method import Found, HistoryEntry
+from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_probs
+from fuseprompt.text.retokenize import PaddedIds
+
+#: Added to the loss of a candidate per unmet demand of a constraint, growing to this at the last
+#: step.
+_DEMAND_PENALTY: Final = 20.0
+
+#: A problem is done when its best finished text beats its active ones, and did so after each of
+#: this many steps before. With a sentiment, the first words often cost much until the next ones
+#: explain them.
+PATIENCE: Final = 2
+
+
+@final
+@dataclass(frozen=True)
+class AutoDAN:
+    """Settings of the search; the defaults were measured for the offline models.
+
+    Attributes:
+        steps: Most steps; each appends one token.
+        proposal: How candidates are named before they are scored.
+        beam_width: Active hypotheses per problem.
+        search_width: Candidates per hypothesis that are scored exactly.
+        constraints: What a text must or must not say.
+        max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at
+            most this negative log-likelihood: right ones cost 1-3 nats, those glued to broken
+            sentences 7-14.
+        ending_nats: What full stop and end of text may cost together at best. An active text is
+            compared with finished ones as if it ended here at this price: the two cheap events at
+            the end otherwise make the first finished text look better than all that could still
+            come, and captions stay three words long.
+        num_finished: Finished texts kept per problem.
+        num_word_internal: Tokens that lengthen the last word, of which candidates are taken, per
+            hypothesis: the language model's best.
+        ascii_only: Whether only ASCII tokens are proposed, as in the literature.
+    """
+
+    steps: int = 12
+    proposal: Proposal = field(default_factory=AdditiveWordTable)
+    beam_width: int = 8
+    search_width: int = 16
+    constraints: tuple[Constraint, ...] = ()
+    max_end_nats: float = 4.0
+    ending_nats: float = 2.0
+    num_finished: int = 10
+    num_word_internal: int = 16
+    ascii_only: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the counts."""
+        for name in ("steps", "beam_width", "search_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
+
+    def init(self, bound: BoundObjective) -> "AutoDANState":
+        """Return the state before the first step: one hypothesis per problem, holding its prefix.
+
+        Raises:
+            SearchError: If a prefix does not survive decode -> encode, ends in white space, or is
+                too long for a model.
+        """
+        primary = bound.objective.primary
+        prefixes = tuple(p.prefix for p in bound.problems)
+        ids = primary.tokenizer.encode_batch(prefixes)
+        for prefix, row in zip(prefixes, ids, strict=True):
+            if primary.tokenizer.decode(row) != prefix or prefix[-1:].isspace():
+                raise SearchError(
+                    f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it "
+                    f"reads {primary.tokenizer.decode(row)!r}) or ends in white space. Choose "
+                    "another prefix."
+                )
+        _check_room(bound)
+        count = len(prefixes)
+        # Without prefix and BOS nothing predicts the first token.
+        lonely = not primary.begin_ids
+        active = Hypotheses(
+            problems=torch.arange(count),
+            token_ids=PaddedIds.from_lists(ids),
+            num_given=torch.tensor([max(len(row), int(lonely)) for row in ids], dtype=torch.long),
+            nll_sum=torch.zeros(count, dtype=torch.float64),
+            texts=prefixes,
+            losses=torch.full((count,), float("inf")),
+        )
+        proposer = Proposer.start(
+            bound,
+            self.proposal,
+            num_word_internal=self.num_word_internal,
+            ascii_only=self.ascii_only,
+        )
+        return AutoDANState(bound, proposer, active, ((),) * count, ((),) * count)
+
+    def step(self, state: "AutoDANState") -> "AutoDANState":
+        """Return the state after one more token; what ends as a sentence is finished first."""
+        bound, active = state.bound, state.active
+        log_probs = next_log_probs(bound, active)
+        state = replace(state, finished=self._finish(state, log_probs))
+        rows = [] if state.num_steps == self.steps else self._growing_rows(state)
+        if not rows:
+            return state.leave(range(len(active)))
+        growing, log_probs = active[rows], log_probs[rows]
+        candidates = state.proposer.propose(
+            growing,
+            log_probs,
+            width=self.search_width,
+            allows=self._allows if self.constraints else None,
+        )
+        tokenizer = state.proposer.classes.tokenizer
+        if self.constraints:
+            candidates = add_wanted(growing, log_probs, candidates, self.constraints, tokenizer)
+        if not len(candidates):
+            return state.leave(range(len(active)))
+        uncounted = growing.num_chosen[candidates.rows] < 0
+        candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
+        losses, share = exact_losses(bound, growing, candidates)
+        demand = self._demand(candidates.texts, state.num_steps)
+        chosen = keep_best(growing, candidates, losses + demand, self.beam_width, tokenizer)
+        grown = extend(growing, candidates, chosen, losses)
+        # A problem whose hypotheses can no longer grow keeps them as they are.
+        going_on = set(grown.problems.tolist())
+        stopped = set(range(len(active))) - set(rows)
+        left = [
+            i for i, p in enumerate(active.problems.tolist()) if i in stopped or p not in going_on
+        ]
+        return replace(
+            state.leave(left),
+            active=grown,
+            histories=_log(state, grown, growing.problems[candidates.rows]),
+            num_steps=state.num_steps + 1,
+            num_fast=state.num_fast + share * len(candidates),
+            num_scored=state.num_scored + len(candidates),
+        )
+
+    def is_done(self, state: "AutoDANState") -> bool:
+        """Return whether nothing is left to extend."""
+        return len(state.active) == 0
+
+    def finish(self, state: "AutoDANState") -> list[Found]:
+        """Return the best texts of each problem; works on any state.
+
+        Beside finished texts stands the best active one that meets all constraints, or, where
+        nothing is finished, the best active one whatever it misses.
+        """
+        found = []
+        for problem, finished in enumerate(state.finished):
+            texts = [(loss, text) for p, loss, text in state.unfinished() if p == problem]
+            complete = [entry for entry in texts if self._is_complete(entry[1])]
+            best = min(complete or ([] if finished else texts), default=None)
+            active = None if best is None else best[1]
+            if active is None and not finished:
+                active = state.bound.problems[problem].prefix
+            ended = tuple(entry.text for entry in finished)
+            found.append(Found(ended, active, state.histories[problem]))
+        return found
+
+    def _finish(
+        self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]
+    ) -> tuple[tuple[Finished, ...], ...]:
+        """Return the best finished hypotheses of each problem, those that may end here included."""
+        finished = finish_sentences(
+            state.bound,
+            state.active,
+            log_probs,
+            state.proposer.classes,
+            state.finished,
+            max_nats=self.max_end_nats,
+            is_complete=self._is_complete,
+        )
+        return tuple(tuple(each[: self.num_finished]) for each in finished)
+
+    def _is_complete(self, text: str) -> bool:
+        return all(c.allows(text) and not c.missing(text) for c in self.constraints)
+
+    def _growing_rows(self, state: "AutoDANState") -> list[int]:
+        """Return the active hypotheses of problems that are not done, where they have room."""
+        active, term = state.active, state.bound.objective.fluency
+        chosen = active.num_chosen.clamp_min(1)
+        fluency = term.reduce(active.nll_sum, chosen)
+        ended = term.reduce(active.nll_sum + self.ending_nats, chosen + 2)
+        hopeful = active.losses.double() + term.weight * (torch.minimum(ended, fluency) - fluency)
+        done = {
+            p
+            for p in set(active.problems.tolist())
+            if state.finished[p]
+            and state.finished[p][0].loss < float(hopeful[active.problems == p].min())
+            and has_waited(state.histories[p])
+        }
+        primary = state.bound.objective.primary
+        used = active.token_ids.lengths + primary.tokenizer.num_special
+        fits = (used + 1 < primary.max_length).tolist()
+        return [i for i, p in enumerate(active.problems.tolist()) if p not in done and fits[i]]
+
+    def _allows(self, text: str) -> bool:
+        return all(c.allows(text) for c in self.constraints)
+
+    def _demand(self, texts: Sequence[str], num_steps: int) -> Float[Tensor, " c"]:
+        """Return the penalty of unmet demands; it grows, so that they are met before the end."""
+        if not self.constraints:
+            return torch.zeros(len(texts))
+        missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
+        return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AutoDANState:
+    """The state of a search.
+
+    Attributes:
+        bound: Objective and problems.
+        proposer: Names candidates.
+        active: Active hypotheses.
+        finished: Finished hypotheses of each problem, best first.
+        histories: Best after each step, of each problem.
+        left: Hypotheses that no longer grow: problem, loss, text.
+        num_steps: Tokens appended so far.
+        num_fast: Candidates whose secondary ids came from the retokenisation table (mean over the
+            terms).
+        num_scored: Candidates scored exactly.
+    """
+
+    bound: BoundObjective
+    proposer: Proposer
+    active: Hypotheses
+    finished: tuple[tuple[Finished, ...], ...]
+    histories: tuple[tuple[HistoryEntry, ...], ...]
+    left: tuple[tuple[int, float, str], ...] = ()
+    num_steps: int = 0
+    num_fast: float = 0.0
+    num_scored: int = 0
+
+    @property
+    def fast_path(self) -> float:
+        """Share of candidates whose secondary ids came from the retokenisation table."""
+        return self.num_fast / self.num_scored if self.num_scored else 1.0
+
+    def unfinished(self) -> list[tuple[int, float, str]]:
+        """Return problem, loss and text of every hypothesis that was not finished."""
+        active = self.active
+        rows = zip(active.problems.tolist(), active.losses.tolist(), active.texts, strict=True)
+        return [*self.left, *rows]
+
+    def leave(self, rows: Sequence[int]) -> "AutoDANState":
+        """Return the state in which some hypotheses no longer grow, and the others are dropped."""
+        rest = replace(self, active=self.active[rows])
+        return replace(rest, active=self.active[[]], left=tuple(rest.unfinished()))
+
+
+def has_waited(history: Sequence[HistoryEntry]) -> bool:
+    """Return whether the finished text was the better one after each of the last steps."""
+    return len(history) >= PATIENCE and all(
+        entry.finished is not None and entry.finished < entry.loss
+        for entry in history[len(history) - PATIENCE :]
+    )
+
+
+def _check_room(bound: BoundObjective) -> None:
+    """Raise a `SearchError` if a prefix leaves a model no room for a text."""
+    primary: CausalModel | TextModel = bound.objective.primary
+    models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
+    for problem in bound.problems:
+        for model, limit in models:
+            length = len(model.tokenizer.frame(model.tokenizer.encode(problem.prefix)))
+            if length + END_ROOM >= limit:
+                raise SearchError(
+                    f"The prefix of problem {problem.id!r} has {length} tokens for {model.name}, "
+                    f"which takes texts of at most {limit}. Shorten the prefix."
+                )
+
+
+def _log(
+    state: AutoDANState, grown: Hypotheses, problems: Int[Tensor, " c"]
+) -> tuple[tuple[HistoryEntry, ...], ...]:
+    """Return the histories with an entry for each problem that was extended."""
+    histories = list(state.histories)
+    best = select_best(grown.losses, grown.problems, torch.zeros(len(grown), dtype=torch.long), 1)
+    for i in best.tolist():
+        problem = int(grown.problems[i])
+        finished = state.finished[problem]
+        entry = HistoryEntry(
+            state.num_steps + 1,
+            grown.texts[i],
+            float(grown.losses[i]),
+            finished[0].loss if finished else None,
+            int((problems == problem).sum()),
+        )
+        histories[problem] = (*histories[problem], entry)
+    return tuple(histories)

@@ -1,0 +1,236 @@
+"""The additive word table: a text's own output, moved by what each word does.
+
+The default proposal. The secondary reads the text as it is once; a word-initial token moves that
+output by its row in the word table less the mean row. A sentiment that the text has already is then
+worth no further word, and a word that was said already moves the output less than a new one. Few
+tokens lengthen a word, so these are read: "This is about skateboards." less "This is about skate."
+is what " boards" does to a text that ends in "skate". In a search it finds with 16 exact losses
+what the word table finds with 64 (docs/search-budget.md). Read next:
+`fuseprompt.proposals.gradient`.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.proposals.base import Meter, Positions, lengthened_words
+from fuseprompt.proposals.word_table import TemplateReader, WordTable, WordTableState
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+
+#: White-space words of the word table's template with a word in it.
+_TEMPLATE_WORDS: Final = 4.0
+
+#: Share of a token's difference that it makes in a text as long as the template; it falls with the
+#: root of the length. Measured in 36 contexts beside the benchmark's (docs/decisions.md).
+_SHARE_INITIAL: Final = 0.75
+_SHARE_INTERNAL: Final = 0.6
+
+#: How far from 1 the length of a normalised output may be.
+_UNIT: Final = 1e-3
+
+
+@final
+@dataclass(frozen=True)
+class AdditiveWordTable:
+    """Proposes by differences between words, added to each text's own output.
+
+    Attributes:
+        words: The word table.
+    """
+
+    words: WordTable = field(default_factory=WordTable)
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "additive"
+
+    def init(
+        self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
+    ) -> "AdditiveState":
+        """Return the word table of two models; it is read, or made, when a term first asks."""
+        return AdditiveState(self.words.init(primary, secondary, table))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AdditiveState:
+    """The word table of a pair of models, and what follows from it.
+
+    Attributes:
+        words: The word table.
+    """
+
+    words: WordTableState
+
+    @cached_property
+    def vectors(self) -> Float[Tensor, "r o"]:
+        """The table in single precision."""
+        return self.words.vectors.float()
+
+    @cached_property
+    def mean(self) -> Float[Tensor, " o"]:
+        """The mean of the distinct rows; zero if there is none."""
+        rows = torch.unique(self.words.row_of[self.words.row_of >= 0])
+        if not len(rows):
+            return torch.zeros(self.vectors.shape[1], device=self.vectors.device)
+        return self.vectors[rows].mean(0)
+
+    @cached_property
+    def squares(self) -> Float[Tensor, " r"]:
+        """Squared length of each row's difference from the mean."""
+        squares = self.vectors.square().sum(1) - 2 * self.vectors @ self.mean
+        return squares + self.mean.square().sum()
+
+    def bind(self, loss: EmbedLoss) -> "AdditiveScorer":
+        """Return a scorer for a term; reads or makes the word table if need be."""
+        self.words.check(loss)
+        return AdditiveScorer(self, loss, _is_linear(loss, self.vectors.shape[1]))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AdditiveScorer:
+    """Predicts losses from each text's output, the word table, and words read in its template.
+
+    Attributes:
+        state: The word table.
+        loss: The term with its targets.
+        is_linear: Whether the loss is a linear function of the output, as a cosine is.
+    """
+
+    state: AdditiveState
+    loss: EmbedLoss
+    is_linear: bool
+    _meter: Meter = field(default_factory=Meter)
+    _outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> float:
+        """One forward pass for each text, and for each last word with and without a token."""
+        return self._meter.total + self._reader.meter.total
+
+    @cached_property
+    def _reader(self) -> TemplateReader:
+        return TemplateReader(self.loss.model)
+
+    def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        """Return the loss of each text's output moved by each word's row less the mean row."""
+        own, state = self._own_outputs(positions), self.state
+        share = _SHARE_INITIAL * _shrinkage(positions, added=1).to(own.device)
+        rows = state.words.row_of[tokens]
+        known = rows.clamp_min(0)
+        if not rows.numel() or not len(state.vectors):
+            moved = torch.zeros(len(positions), len(rows), device=own.device)
+        elif self.is_linear and _is_unit(own):
+            moved = self._projected(own, positions.problems, share)[:, known]
+        else:
+            # One position after another: outputs of all words are as large as the table.
+            moves = state.vectors[known] - state.mean
+            moved = torch.cat(
+                [
+                    self._losses(own[i : i + 1], positions.problems[i : i + 1], each * moves[None])
+                    for i, each in enumerate(share)
+                ]
+            )
+        if not moved.numel():
+            return moved
+        return torch.where((rows < 0).expand(len(positions), -1), moved.max(), moved)
+
+    def word_internal(
+        self, positions: Positions, tokens: Int[Tensor, "n c"]
+    ) -> Float[Tensor, "n c"]:
+        """Return the loss of each text's output moved by what each token does to its last word."""
+        own = self._own_outputs(positions)
+        if not tokens.numel():
+            return torch.zeros(tokens.shape, device=own.device)
+        lasts = [last_word(left).strip() for left in positions.left]
+        table = self.state.words.table
+        words = [word.strip() for word in lengthened_words(table, positions, tokens)]
+        outputs = self._reader.read([word for word in [*lasts, *words] if word])
+        # A text without a last word is moved as by a new word.
+        mean = self.state.mean
+        before = torch.stack([outputs[last].float() if last else mean for last in lasts])
+        after = torch.stack([outputs[word].float() if word else mean for word in words])
+        share = _SHARE_INTERNAL * _shrinkage(positions, added=0).to(own.device)
+        moves = after.view(*tokens.shape, -1) - before[:, None]
+        return self._losses(own, positions.problems, share[:, None, None] * moves)
+
+    def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
+        """Return the output of each text without a token at its position; texts once per step."""
+        pairs = zip(positions.left, positions.right, strict=True)
+        texts = [left + right for left, right in pairs]
+        unknown = sorted(set(texts) - set(self._outputs))
+        if unknown:
+            tokenizer = self.loss.model.tokenizer
+            ids = [tokenizer.frame(row) for row in tokenizer.encode_batch(unknown)]
+            with torch.no_grad():
+                outputs = self.loss.model.outputs(PaddedIds.from_lists(ids)).float()
+            self._meter.add(float(len(unknown)))
+            known = {text: self._outputs[text] for text in texts if text in self._outputs}
+            self._outputs.clear()
+            self._outputs.update(known, **dict(zip(unknown, outputs, strict=True)))
+        return torch.stack([self._outputs[text] for text in texts])
+
+    def _losses(
+        self,
+        own: Float[Tensor, "n o"],
+        problems: Int[Tensor, " n"],
+        moves: Float[Tensor, "n c o"],
+    ) -> Float[Tensor, "n c"]:
+        """Return the loss of each output plus each of its moves, on the unit sphere if it is."""
+        outputs = own[:, None] + moves
+        if _is_unit(own):
+            outputs = torch.nn.functional.normalize(outputs, dim=-1)
+        each = problems.repeat_interleave(moves.shape[1])
+        return self.loss.compare(outputs.flatten(0, 1), each).view(moves.shape[:2])
+
+    def _projected(
+        self, own: Float[Tensor, "n o"], problems: Int[Tensor, " n"], share: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n r"]:
+        """Return what `_losses` does for all rows, of a linear loss on the sphere.
+
+        With a the text's output, d the difference, s the share and g the gradient, the loss is
+        c + g.(a + s d) / |a + s d|: three dot products with the rows, and no output is made.
+        """
+        with torch.enable_grad():
+            outputs = own.detach().requires_grad_()
+            losses = self.loss.compare(outputs, problems)
+            (gradient,) = torch.autograd.grad(losses.sum(), outputs)
+        losses, at = losses.detach(), (gradient * own).sum(1)
+        vectors, mean, s = self.state.vectors, self.state.mean, share[:, None]
+        along = (vectors @ own.T - own @ mean).T  # a.d, shape (n, r)
+        across = (vectors @ gradient.T - gradient @ mean).T  # g.d
+        length = (own.square().sum(1)[:, None] + 2 * s * along + s**2 * self.state.squares).sqrt()
+        return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
+
+
+def _shrinkage(positions: Positions, *, added: int) -> Float[Tensor, " n"]:
+    """Return how much less a token does in each text than in the template, at most 1, shape (n,).
+
+    Args:
+        positions: The texts.
+        added: Words by which a token makes a text longer.
+    """
+    counts = torch.tensor([max(1, count + added) for count in positions.count_words()])
+    return (_TEMPLATE_WORDS / counts).clamp_max(1.0).sqrt()
+
+
+def _is_linear(loss: EmbedLoss, width: int) -> bool:
+    """Return whether a loss halfway between two random outputs is the mean of theirs."""
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.randn(2, width, generator=generator).to(loss.vocabulary.device)
+    first, middle, last = loss.compare(
+        torch.stack([ends[0], ends.mean(0), ends[1]]), torch.zeros(3, dtype=torch.long)
+    ).tolist()
+    return bool(abs(middle - (first + last) / 2) <= 1e-4 * max(1.0, abs(first), abs(last)))
+
+
+def _is_unit(outputs: Float[Tensor, "n o"]) -> bool:
+    """Return whether outputs lie on the unit sphere, so that predicted ones belong there too."""
+    return bool(((outputs.norm(dim=1) - 1).abs() <= _UNIT).all())

@@ -1,0 +1,193 @@
+"""Proposals: how candidates are named before any of them is scored.
+
+A `Proposal` is a setting. `init` gives a state that lasts for a primary and a secondary (a word
+table, mapped tokens); its `bind` gives a `Scorer` for a term with its targets, which predicts the
+loss of every token at a *position* (the place that an edit changes). Predictions need only rank
+well: exact losses are computed later. A user adds a proposal in one file. Read next:
+`fuseprompt.proposals.language_model`.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import AlignmentError
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.tokenizer import Tokenizer
+
+#: Stands at a position while the text around it is tokenised; one piece in any vocabulary.
+_STAND_IN: Final = "it"
+
+
+@final
+@dataclass(frozen=True)
+class Positions:
+    """Places in texts where a token may go: a candidate's text is left + token + right.
+
+    Attributes:
+        left: Text before the position.
+        right: Text after it, "" when a token is appended. It does not go on with the word: a
+            position inside a word is the position of that whole word.
+        problems: Problem of each position, shape (n,).
+    """
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    problems: Int[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        """Refuse positions in the middle of a word, whose candidates would be read with its rest.
+
+        Raises:
+            AlignmentError: If a text after a position begins with a letter or digit.
+        """
+        for left, right in zip(self.left, self.right, strict=True):
+            if right[:1].isalnum():
+                raise AlignmentError(
+                    f"The text after a position goes on with its word: {left!r} | {right!r}. Take "
+                    "the whole word out, so that the text after it begins with a blank or "
+                    "punctuation."
+                )
+
+    @classmethod
+    def append(cls, texts: tuple[str, ...], problems: Int[Tensor, " n"]) -> "Positions":
+        """Positions at the end of texts."""
+        return cls(texts, ("",) * len(texts), problems)
+
+    def __len__(self) -> int:
+        """Return the number of positions."""
+        return len(self.left)
+
+    def count_words(self) -> list[int]:
+        """Return the white-space words of each text, without a token at its position."""
+        pairs = zip(self.left, self.right, strict=True)
+        return [len(left.split()) + len(right.split()) for left, right in pairs]
+
+
+@final
+@dataclass
+class Meter:
+    """Adds up what a scorer spends; the one thing in a scorer that changes besides its memory.
+
+    Attributes:
+        total: Forward equivalents so far.
+    """
+
+    total: float = 0.0
+
+    def add(self, cost: float) -> None:
+        """Count forward equivalents."""
+        self.total += cost
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Predicts the loss of candidate tokens, and counts what that costs.
+
+    Positions and tokens lie on the CPU, predictions where the scorer has its numbers: a search
+    leaves them on an accelerator.
+    """
+
+    @property
+    def cost(self) -> float:
+        """Forward equivalents of the secondary spent since `bind`, over all positions.
+
+        A text through the secondary is 1; loss and gradient at one linearisation point at one
+        position are 3; table look-ups and matrix products are 0, and so is what a state keeps for
+        all problems. Exact losses of candidates are not in it.
+        """
+        ...
+
+    def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        """Return the predicted loss of each word-initial token at each position."""
+        ...
+
+    def word_internal(
+        self, positions: Positions, tokens: Int[Tensor, "n c"]
+    ) -> Float[Tensor, "n c"]:
+        """Return the predicted loss of tokens that lengthen the last word left of each position."""
+        ...
+
+
+@runtime_checkable
+class ProposalState(Protocol):
+    """What lasts for a pair of models; made once, whatever problems follow."""
+
+    def bind(self, loss: EmbedLoss) -> Scorer:
+        """Return a scorer for a term with the targets of a group of problems."""
+        ...
+
+
+@runtime_checkable
+class Proposal(Protocol):
+    """A way to name candidates."""
+
+    @property
+    def name(self) -> str:
+        """Name in results and on the command line."""
+        ...
+
+    def init(
+        self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
+    ) -> ProposalState:
+        """Return what lasts for two models.
+
+        Args:
+            primary: The model whose tokens are chosen.
+            secondary: The model of a term.
+            table: From the primary's tokens to the secondary's.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class StandIns:
+    """The secondary's view of positions, with one stand-in token at each.
+
+    Attributes:
+        token_ids: Ids with special tokens, a stand-in at the position.
+        places: Index of the stand-in, shape (n,).
+    """
+
+    token_ids: PaddedIds
+    places: Int[Tensor, " n"]
+
+
+def tokenize_word_initial(tokenizer: Tokenizer, positions: Positions) -> StandIns:
+    """Return the ids of each text with a stand-in word at its position."""
+    lefts = [left if not left or left[-1].isspace() else left + " " for left in positions.left]
+    return _with_stand_in(tokenizer, lefts, positions.right)
+
+
+def tokenize_last_word(tokenizer: Tokenizer, positions: Positions) -> StandIns:
+    """Return the ids of each text with a stand-in for the last word left of its position."""
+    lefts = []
+    for left in positions.left:
+        word = last_word(left)
+        rest = left[: len(left) - len(word)]
+        lefts.append(rest + " " if word[:1].isspace() else rest)
+    return _with_stand_in(tokenizer, lefts, positions.right)
+
+
+def _with_stand_in(tokenizer: Tokenizer, lefts: list[str], rights: tuple[str, ...]) -> StandIns:
+    rows, places = [], []
+    for left, right in zip(lefts, rights, strict=True):
+        ids, offsets = tokenizer.encode_with_offsets(left + _STAND_IN + right)
+        at = next(i for i, (_, end) in enumerate(offsets) if end > len(left))
+        rows.append(tokenizer.frame(ids))
+        places.append(len(tokenizer.prefix_ids) + at)
+    return StandIns(PaddedIds.from_lists(rows), torch.tensor(places))
+
+
+def lengthened_words(
+    table: RetokenizationTable, positions: Positions, tokens: Int[Tensor, "n c"]
+) -> list[str]:
+    """Return the last word left of each position with each of its tokens added, row by row."""
+    texts = table.primary.token_texts
+    lasts = [last_word(left) for left in positions.left]
+    return [last + texts[t] for last, row in zip(lasts, tokens.tolist(), strict=True) for t in row]

@@ -1,0 +1,174 @@
+"""The paper's maps as a proposal: a gradient goes through the fitted maps to the primary.
+
+The gradient at a position is carried to the primary's embeddings by `transfer_gradient` (Eq. 5),
+once for each pair of token counts that candidates have; the predicted change of the loss is the dot
+product with a candidate's embeddings. Read next: `fuseprompt.search.hypotheses`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.fuse.alignment import Alignment
+from fuseprompt.fuse.fit import load_or_fit
+from fuseprompt.fuse.gradient import transfer_gradient
+from fuseprompt.fuse.table import JacobianTable, fingerprint_models
+from fuseprompt.models.base import EmbedLoss, HasVocabulary
+from fuseprompt.proposals.base import Positions, lengthened_words
+from fuseprompt.proposals.gradient import (
+    GAIN,
+    Linear,
+    PositionGradients,
+    check_num_words,
+    common_word_embeds,
+)
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+
+
+@final
+@dataclass(frozen=True)
+class Fuse:
+    """Proposes by gradients through fitted maps.
+
+    Attributes:
+        maps: The fitted maps; by default they are fitted once for a pair of models and kept in the
+            cache.
+        num_words: Common words at which the loss is linearised, 1 to 64.
+        on_progress: Called with (maps done, maps in all) while they are fitted.
+    """
+
+    maps: JacobianTable | None = field(default=None, repr=False)
+    num_words: int = 16
+    on_progress: Callable[[int, int], None] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the count."""
+        check_num_words(self.num_words)
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "fuse"
+
+    def init(
+        self, primary: HasVocabulary, secondary: HasVocabulary, table: RetokenizationTable
+    ) -> "FuseState":
+        """Return the maps of two models; fits them if they are neither given nor on disk.
+
+        Raises:
+            FingerprintError: If the maps given are of other models.
+        """
+
+        def on_case(_key: object, _report: object, done: int, planned: int) -> None:
+            if self.on_progress is not None:
+                self.on_progress(done, planned)
+
+        maps = self.maps
+        if maps is None:
+            maps = load_or_fit(primary, secondary, on_case=on_case)
+        maps.check(fingerprint_models(primary, secondary))
+        points = common_word_embeds(secondary, self.num_words)
+        maps = maps.to(secondary.vocabulary.device)
+        return FuseState(maps, primary.vocabulary, secondary.vocabulary, table, points)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FuseState:
+    """The maps of a pair of models, and what they are applied to.
+
+    Attributes:
+        maps: The fitted maps.
+        primary: The primary's vocabulary, shape (v, dp).
+        secondary: The secondary's, shape (u, ds).
+        table: From the primary's tokens to the secondary's.
+        points: Linearisation points, shape (k, ds).
+    """
+
+    maps: JacobianTable
+    primary: Float[Tensor, "v dp"]
+    secondary: Float[Tensor, "u ds"]
+    table: RetokenizationTable
+    points: Float[Tensor, "k ds"]
+
+    def bind(self, loss: EmbedLoss) -> "_FuseScorer":
+        """Return a scorer for a term."""
+        return _FuseScorer(self, PositionGradients(loss, self.points))
+
+
+@final
+@dataclass(frozen=True)
+class _FuseScorer:
+    state: FuseState
+    gradients: PositionGradients
+
+    @property
+    def cost(self) -> float:
+        return self.gradients.meter.total
+
+    def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        linear = self.gradients.at_new_word(positions)
+        lengths = self.state.table.pieces.lengths[tokens]
+        dots = self._without_map(linear, len(tokens))
+        pairs = [(1, num_secondary) for num_secondary in torch.unique(lengths).tolist()]
+        for (_, num_secondary), grad in self._carry(linear, pairs):
+            here = torch.nonzero(lengths == num_secondary).flatten()
+            vectors = self.state.primary[tokens[here]].to(grad)
+            dots[:, here] = grad[:, 0] @ vectors.T
+        return _predict(linear, dots)
+
+    def word_internal(
+        self, positions: Positions, tokens: Int[Tensor, "n c"]
+    ) -> Float[Tensor, "n c"]:
+        if not tokens.numel():
+            return torch.zeros(tokens.shape)
+        linear = self.gradients.at_last_word(positions)
+        table = self.state.table
+        words = lengthened_words(table, positions, tokens)
+        ours = PaddedIds.from_lists(table.primary.encode_batch(words))
+        lengths = torch.tensor([len(table.encode_word(word)) for word in words])
+        counts = torch.stack([ours.lengths, lengths], 1)  # (n c, 2)
+        dots = self._without_map(linear, tokens.shape[1]).flatten()
+        pairs = [(int(k), int(num)) for k, num in torch.unique(counts, dim=0).tolist()]
+        for pair, grad in self._carry(linear, pairs):
+            here = torch.nonzero((counts == torch.tensor(pair)).all(1)).flatten()
+            vectors = self.state.primary[ours.ids[here, : pair[0]]].to(grad)  # (r, k, dp)
+            dots[here] = (grad[here // tokens.shape[1]] * vectors).sum((1, 2))
+        return _predict(linear, dots.reshape(tokens.shape))
+
+    def _carry(
+        self, linear: Linear, pairs: list[tuple[int, int]]
+    ) -> list[tuple[tuple[int, int], Float[Tensor, "n k dp"]]]:
+        """Return the gradient at the primary's tokens of a word, for counts that have a map.
+
+        At a position stands the mean of a word's pieces, so each of l pieces has an l-th of its
+        gradient.
+        """
+        maps = self.state.maps
+        shared = maps.is_shared
+        known = [pair for pair in pairs if shared or maps.lookup(*pair) is not None]
+        if not known:
+            return []
+        grad = linear.grads.mean(1)  # (n, ds)
+        n = len(grad)
+        counts = [(pair[0], pair[0] if shared else pair[1]) for pair in known]
+        rows = torch.cat([(grad / num).repeat_interleave(num, 0) for _, num in counts])
+        words = Alignment.of_counts([pair for pair in counts for _ in range(n)])
+        carried = transfer_gradient(rows, words, table=maps).grad
+        parts = torch.split(carried, [n * k for k, _ in known])
+        return [(pair, x.reshape(n, pair[0], -1)) for pair, x in zip(known, parts, strict=True)]
+
+    def _without_map(self, linear: Linear, width: int) -> Float[Tensor, "n w"]:
+        """Return the dot products of words without a map, as if each were the mean token."""
+        unknown = self.state.secondary.float().mean(0)
+        return (linear.grads.mean(1) @ unknown)[:, None].repeat(1, width)
+
+
+def _predict(linear: Linear, dots: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
+    """Return the mean of the predictions from all points, as `Linear.predict_mean` does."""
+    offset = (linear.grads * linear.points).sum(-1).mean(-1)
+    return linear.losses.mean(-1)[:, None] + GAIN * (dots - offset[:, None])

@@ -1,0 +1,315 @@
+"""The word table: each word's output alone, made once for a pair of models and kept on disk.
+
+One matrix product per problem then says which words match a target, without any gradient. The table
+knows nothing of the text around the word. Word-internal tokens get the answer for the whole last
+word, which is read when it is asked for. Read next: `fuseprompt.proposals.additive`.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.cache import cache_dir, write_atomically
+from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.proposals.base import Meter, Positions, lengthened_words
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+
+#: The neutral sentence in which a word stands alone.
+TEMPLATE: Final = "This is about{word}."
+
+#: The template up to its word.
+_BEGINNING: Final = TEMPLATE.format(word="").rstrip(".")
+
+#: White-space words up to which a text leaves a word its whole effect.
+_WHOLE_EFFECT: Final = 3.0
+
+#: Texts per call while a table is made; progress is reported after each.
+_CHUNK: Final = 1024
+
+OnProgress = Callable[[int, int], None]
+
+
+@final
+@dataclass(frozen=True)
+class WordTable:
+    """Proposes by each word's output alone.
+
+    Attributes:
+        folder: Where tables are kept; the cache folder by default.
+        on_progress: Called with (words done, words in all) while a table is made.
+    """
+
+    folder: Path | None = None
+    on_progress: OnProgress | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name in results."""
+        return "word-table"
+
+    def init(
+        self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
+    ) -> "WordTableState":
+        """Return the table of two models; it is read, or made, when a term first asks for it."""
+        return WordTableState(self, table, secondary)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WordTableState:
+    """The word table of a pair of models.
+
+    Attributes:
+        setting: Where it is kept.
+        table: From the primary's tokens to the secondary's.
+        secondary: The model whose outputs it holds.
+    """
+
+    setting: WordTable
+    table: RetokenizationTable
+    secondary: TextModel
+
+    @cached_property
+    def _found(self) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
+        setting, device = self.setting, self.secondary.vocabulary.device
+        folder = setting.folder if setting.folder is not None else cache_dir() / "word-tables"
+        vectors, row_of = load_or_make(
+            self.secondary, self.table, folder, on_progress=setting.on_progress
+        )
+        return vectors.to(device), row_of.to(device)
+
+    @property
+    def vectors(self) -> Float[Tensor, "w o"]:
+        """The secondary's output for each distinct word, on its device."""
+        return self._found[0]
+
+    @property
+    def row_of(self) -> Int[Tensor, " v"]:
+        """The row of each primary token, -1 for tokens that begin no word, on the device."""
+        return self._found[1]
+
+    def check(self, loss: EmbedLoss) -> None:
+        """Let a term that compares no outputs say so before a table is made in vain."""
+        if "_found" not in self.__dict__:
+            loss.compare(read_in_template(self.secondary, [" it"]), torch.tensor([0]))
+
+    def bind(self, loss: EmbedLoss) -> "WordTableScorer":
+        """Return a scorer for a term; reads or makes the table if need be."""
+        self.check(loss)
+        return WordTableScorer(loss, self.table, self.vectors, self.row_of)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WordTableScorer:
+    """Scores word-initial tokens by the secondary's outputs for words that stand alone.
+
+    Attributes:
+        loss: The term with its targets.
+        table: From the primary's tokens to the term's.
+        vectors: Output for each distinct word.
+        row_of: Row of each primary token, -1 for tokens that begin no word.
+    """
+
+    loss: EmbedLoss
+    table: RetokenizationTable
+    vectors: Float[Tensor, "w o"]
+    row_of: Int[Tensor, " v"]
+
+    @property
+    def cost(self) -> float:
+        """One forward pass for each last word that word-internal tokens asked about."""
+        return self._reader.meter.total
+
+    @cached_property
+    def _reader(self) -> "TemplateReader":
+        return TemplateReader(self.loss.model)
+
+    @cached_property
+    def _by_problem(self) -> dict[int, Float[Tensor, " w"]]:
+        return {}
+
+    def _alone(self, problem: int) -> Float[Tensor, " w"]:
+        """Return the loss of each distinct word alone, against the target of a problem."""
+        known = self._by_problem
+        if problem not in known:
+            known[problem] = self.loss.compare(
+                self.vectors, torch.full((len(self.vectors),), problem)
+            )
+        return known[problem]
+
+    def _in_context(self, positions: Positions, alone: Float[Tensor, "n c"]) -> Tensor:
+        """Shrink towards the mean word: one more word moves the loss of a long text less."""
+        mean = torch.stack([self._alone(p).mean() for p in positions.problems.tolist()])[:, None]
+        counts = torch.tensor([count + 1 for count in positions.count_words()])
+        shrink = (_WHOLE_EFFECT / counts).clamp_max(1.0)[:, None].to(mean.device)
+        return mean + shrink * (alone - mean)
+
+    def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
+        """Return the loss of each word alone, drawn to the mean as the text grows."""
+        rows = self.row_of[tokens]
+        alone = torch.stack([self._alone(p)[rows] for p in positions.problems.tolist()])
+        return self._in_context(positions, torch.where(rows[None] >= 0, alone, alone.max()))
+
+    def word_internal(
+        self, positions: Positions, tokens: Int[Tensor, "n c"]
+    ) -> Float[Tensor, "n c"]:
+        """Return the same for the last word with each token joined to it."""
+        if not tokens.numel():
+            return torch.zeros(tokens.shape)
+        words = [word.strip() for word in lengthened_words(self.table, positions, tokens)]
+        outputs = self._reader.read(words)
+        problems = positions.problems[:, None].expand(tokens.shape).reshape(-1)
+        alone = self.loss.compare(torch.stack([outputs[w] for w in words]), problems)
+        return self._in_context(positions, alone.reshape(tokens.shape))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TemplateReader:
+    """Reads words in the template, each of them once.
+
+    Attributes:
+        model: The secondary.
+        meter: Adds up the words that were read.
+    """
+
+    model: TextModel
+    meter: Meter = field(default_factory=Meter)
+    _outputs: dict[str, Float[Tensor, " o"]] = field(default_factory=dict)
+
+    def read(self, words: Sequence[str]) -> Mapping[str, Float[Tensor, " o"]]:
+        """Return the outputs by word of all words read so far, these among them.
+
+        Args:
+            words: Words without blanks around them; in the template a blank stands before them.
+        """
+        unknown = sorted(set(words) - set(self._outputs))
+        if unknown:
+            outputs = read_in_template(self.model, [f" {word}" for word in unknown])
+            self.meter.add(float(len(unknown)))
+            self._outputs.update(zip(unknown, outputs, strict=True))
+        return self._outputs
+
+
+def read_in_template(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
+    """Return the output for each word (leading blank included) in the template, shape (b, o).
+
+    They lie on the model's device.
+    """
+    tokenizer = model.tokenizer
+    rows = tokenizer.encode_batch([TEMPLATE.format(word=w) for w in words])
+    ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
+    cache = model.start_cache() if isinstance(model, ClipModel) else None
+    with torch.no_grad():
+        if cache is None:
+            return model.outputs(ids)
+        prefix = PaddedIds.from_lists([[*tokenizer.prefix_ids, *tokenizer.encode(_BEGINNING)]])
+        return cache.outputs(ids, prefix, torch.zeros(len(ids), dtype=torch.long))
+
+
+def load_or_make(
+    model: TextModel,
+    table: RetokenizationTable,
+    folder: Path,
+    *,
+    on_progress: OnProgress | None = None,
+) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
+    """Return the vectors of all distinct words, and each primary token's row (-1 for none).
+
+    Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers,
+    vocabulary and template, and carries one vector that is computed again at each load: another
+    model under the same name, or a damaged file, is noticed and the table made anew.
+
+    Args:
+        model: The secondary.
+        table: From the primary's tokens to the secondary's.
+        folder: Where tables are kept; where nothing can be written, they are only returned.
+        on_progress: Called with (done, all) while the table is made.
+
+    Returns:
+        The model's output for each distinct word, and the row of each primary token, on the CPU.
+    """
+    words, row_of = distinct_words(table)
+    file = folder / f"{fingerprint(model, table)}.safetensors"
+    # A table without words is as wide as any: the width comes from a word of its own.
+    probe = read_in_template(model, words[:1] or [" it"])[: len(words)].cpu()
+    known = _read(file)
+    if (
+        known is not None
+        and known.shape == (len(words), probe.shape[1])
+        and known.dtype == probe.dtype
+        and torch.allclose(known[: len(probe)], probe, rtol=1e-5, atol=1e-4)
+    ):
+        return known, row_of
+    parts = [probe[:0]]
+    for start in range(0, len(words), _CHUNK):
+        parts.append(read_in_template(model, words[start : start + _CHUNK]).cpu())
+        if on_progress is not None:
+            on_progress(min(start + _CHUNK, len(words)), len(words))
+    vectors = torch.cat(parts)
+    _keep(vectors, file)
+    return vectors, row_of
+
+
+def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, " v"]]:
+    """Return the words that the secondary tells apart, and each primary token's row (or -1).
+
+    Args:
+        table: From the primary's tokens to the secondary's.
+
+    Returns:
+        Texts, leading blank included, and one row per token.
+    """
+    pieces = table.pieces
+    # Of ASCII words, whatever a search proposes: the table on disk serves every setting.
+    tokens = torch.nonzero((pieces.lengths > 0) & table.word_initial).flatten()
+    keyed = torch.cat([pieces.lengths[tokens, None], pieces.ids[tokens]], dim=1)
+    distinct, inverse = torch.unique(keyed, dim=0, return_inverse=True)
+    row_of = torch.full((len(pieces),), -1, dtype=torch.long)
+    row_of[tokens] = inverse
+    # The lowest token of each row says how the word is written.
+    first = torch.full((len(distinct),), len(pieces), dtype=torch.long)
+    first.scatter_reduce_(0, inverse, tokens, reduce="amin")
+    return [table.primary.token_texts[t] for t in first.tolist()], row_of
+
+
+def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
+    """Return a hash of everything that a table depends on, other than the body of the model."""
+    # The empty last fact keeps the names of tables that are on disk already.
+    facts = (model.name, TEMPLATE, table.primary.fingerprint, table.secondary.fingerprint, "")
+    digest = hashlib.sha256("\0".join(facts).encode())
+    digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _read(file: Path) -> Float[Tensor, "r o"] | None:
+    """Return the vectors in a file; None if there is none, or a damaged one."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        vectors: Tensor = load_file(file)["vectors"]
+    except (OSError, KeyError, SafetensorError):
+        return None
+    return vectors
+
+
+def _keep(vectors: Float[Tensor, "r o"], file: Path) -> None:
+    """Write vectors to a file, if it can be written; a reader sees the whole file or none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with contextlib.suppress(OSError, SafetensorError):
+        write_atomically(
+            file, lambda partial: save_file({"vectors": vectors.contiguous()}, partial)
+        )

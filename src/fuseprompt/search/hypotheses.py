@@ -1,0 +1,135 @@
+"""What a search carries from step to step: hypotheses with their ids, and candidates as tensors.
+
+Ids are carried, never recovered from embeddings. Nothing here calls a model. Read next:
+`fuseprompt.search.constraints`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.objective.objective import Evaluation
+from fuseprompt.text.retokenize import PaddedIds, concatenate
+
+
+@final
+@dataclass(frozen=True)
+class Hypotheses:
+    """Active hypotheses: unfinished texts of several problems.
+
+    Attributes:
+        problems: Problem of each text, shape (n,).
+        token_ids: Primary ids, prefix included.
+        num_given: Tokens at the beginning whose likelihood does not count, shape (n,): those of the
+            prefix, or the first token of a text that nothing precedes.
+        nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,),
+            float64.
+        texts: The texts.
+        losses: Exact total loss without the end event, shape (n,); infinite before the first token.
+    """
+
+    problems: Int[Tensor, " n"]
+    token_ids: PaddedIds
+    num_given: Int[Tensor, " n"]
+    nll_sum: Float[Tensor, " n"]
+    texts: tuple[str, ...]
+    losses: Float[Tensor, " n"]
+
+    @property
+    def num_chosen(self) -> Int[Tensor, " n"]:
+        """Tokens chosen whose likelihood counts, shape (n,); -1 before an uncounted first one."""
+        return self.token_ids.lengths - self.num_given
+
+    def __len__(self) -> int:
+        """Return the number of hypotheses."""
+        return len(self.texts)
+
+    def __getitem__(self, rows: Sequence[int]) -> "Hypotheses":
+        """Return the chosen hypotheses."""
+        index = torch.tensor(list(rows), dtype=torch.long)
+        return Hypotheses(
+            self.problems[index],
+            self.token_ids[index],
+            self.num_given[index],
+            self.nll_sum[index],
+            tuple(self.texts[i] for i in rows),
+            self.losses[index],
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Candidates:
+    """Hypotheses with one token appended.
+
+    Attributes:
+        rows: Hypothesis of each candidate, shape (c,).
+        tokens: Token appended, shape (c,).
+        nll: Negative log-likelihood of the token in nats, shape (c,).
+        predicted: Total loss that the proposal expects, shape (c,).
+        texts: Text of each candidate.
+    """
+
+    rows: Int[Tensor, " c"]
+    tokens: Int[Tensor, " c"]
+    nll: Float[Tensor, " c"]
+    predicted: Float[Tensor, " c"]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.texts)
+
+
+def extend(
+    active: Hypotheses,
+    candidates: Candidates,
+    chosen: Int[Tensor, " k"],
+    losses: Float[Tensor, " c"],
+) -> Hypotheses:
+    """Return the hypotheses that `chosen` candidates become.
+
+    Args:
+        active: The hypotheses that the candidates extend.
+        candidates: All candidates.
+        chosen: Indices of those that stay, shape (k,).
+        losses: Exact loss of every candidate, shape (c,).
+    """
+    rows = candidates.rows[chosen]
+    return Hypotheses(
+        problems=active.problems[rows],
+        token_ids=extended_ids(active, candidates, chosen),
+        num_given=active.num_given[rows],
+        nll_sum=active.nll_sum[rows] + candidates.nll[chosen].double(),
+        texts=tuple(candidates.texts[i] for i in chosen.tolist()),
+        losses=losses[chosen],
+    )
+
+
+def extended_ids(
+    active: Hypotheses, candidates: Candidates, chosen: Int[Tensor, " k"]
+) -> PaddedIds:
+    """Return the primary ids of `chosen` candidates."""
+    tokens = candidates.tokens[chosen]
+    one = PaddedIds(tokens[:, None], torch.ones_like(tokens))
+    return concatenate(active.token_ids[candidates.rows[chosen]], one)
+
+
+@final
+@dataclass(frozen=True)
+class Finished:
+    """A finished hypothesis with its exact losses.
+
+    Attributes:
+        loss: Total loss.
+        text: The text.
+        exact: Loss by term.
+    """
+
+    loss: float
+    text: str
+    exact: Evaluation = field(compare=False)

@@ -1,0 +1,114 @@
+"""What a search method is: four pure functions of a state, and what they find.
+
+A method knows neither groups nor results; `fuseprompt.search.minimize` takes any. Read next:
+`fuseprompt.search.minimize`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar, final, runtime_checkable
+
+from fuseprompt.objective.objective import BoundObjective
+
+#: A text that does not end as a sentence is the result only where its loss is lower than that of
+#: the best finished one by more than this.
+ACTIVE_MARGIN: Final = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class HistoryEntry:
+    """The best of one problem after a step.
+
+    Attributes:
+        step: Tokens appended so far.
+        text: Best active text.
+        loss: Its loss, the end not counted.
+        finished: Loss of the best finished text, or `None`.
+        evaluations: Candidates scored exactly at this step.
+    """
+
+    step: int
+    text: str
+    loss: float
+    finished: float | None
+    evaluations: int
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """The outcome of one problem.
+
+    Attributes:
+        finished: Texts that end as sentences, best first.
+        active: The best text that does not, or `None`. Its loss without an end cannot be compared
+            with that of a finished text, so that the exact losses of both must decide.
+        history: The best after each step.
+    """
+
+    finished: tuple[str, ...]
+    active: str | None
+    history: tuple[HistoryEntry, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts, finished ones first."""
+        return self.finished if self.active is None else (*self.finished, self.active)
+
+    def best(self, losses: Sequence[float]) -> int:
+        """Return the index of the text that is the result.
+
+        Args:
+            losses: Exact loss of each of `texts`.
+        """
+
+        def order(i: int) -> tuple[float, bool, str]:
+            is_active = i >= len(self.finished)
+            return (losses[i] + ACTIVE_MARGIN * is_active, is_active, self.texts[i])
+
+        return min(range(len(losses)), key=order)
+
+
+@runtime_checkable
+class SearchState(Protocol):
+    """What every method's state says of itself."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps taken."""
+        ...
+
+    @property
+    def fast_path(self) -> float:
+        """Share of candidates whose secondary ids came from the retokenisation table."""
+        ...
+
+
+S = TypeVar("S", bound=SearchState)
+
+
+@runtime_checkable
+class Method(Protocol[S]):
+    """A search: pure functions of its state."""
+
+    @property
+    def steps(self) -> int:
+        """Most steps."""
+        ...
+
+    def init(self, bound: BoundObjective) -> S:
+        """Return the state before the first step."""
+        ...
+
+    def step(self, state: S) -> S:
+        """Return the next state; the one given is unchanged."""
+        ...
+
+    def is_done(self, state: S) -> bool:
+        """Return whether nothing is left to do."""
+        ...
+
+    def finish(self, state: S) -> list[Found]:
+        """Return the best texts of each problem; works on any state."""
+        ...

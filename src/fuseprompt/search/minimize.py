@@ -1,0 +1,311 @@
+"""The one verb: `minimize` an objective over problems with a method.
+
+Problems are worked through in groups, so memory does not grow with their number; results come in
+order, and every reported loss is computed again from the text alone. Read next:
+`fuseprompt.methods.autodan`.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import PurePath
+from typing import Any, final
+
+import torch
+
+from fuseprompt.errors import ProblemError
+from fuseprompt.objective.objective import Evaluation, Objective, Problem
+from fuseprompt.search.method import HistoryEntry, Method, S
+from fuseprompt.text.tokenizer import Tokenizer
+
+
+@final
+@dataclass(frozen=True)
+class Alternative:
+    """A further finished text of a problem.
+
+    Attributes:
+        text: The text, prefix included.
+        loss: Sum of weight times term.
+        terms: Unweighted loss of each term.
+        token_ids: Primary ids of the text.
+        tokens: The text of each of them.
+    """
+
+    text: str
+    loss: float
+    terms: Mapping[str, float]
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """The best text found for one problem.
+
+    Attributes:
+        problem: The problem.
+        text: The text, prefix included.
+        loss: Sum of weight times term, computed from the text alone.
+        terms: Unweighted loss of each term.
+        token_ids: Primary ids of the text.
+        tokens: The text of each of them.
+        finished: Whether the text ends as a sentence. One that does not is the result only where
+            nothing was finished, or where its loss, the price of ending there included, is lower by
+            more than 1.
+        alternatives: Further finished texts, best first.
+        history: The best after each step.
+        seed: Seed of the search.
+        settings: All settings, weights included.
+        versions: Of this package and what it stands on.
+        fast_path: Share of candidates whose secondary ids came from the retokenisation table.
+        seconds: Wall time of the group of problems divided by their number.
+    """
+
+    problem: Problem
+    text: str
+    loss: float
+    terms: Mapping[str, float]
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    finished: bool
+    alternatives: tuple[Alternative, ...]
+    history: tuple[HistoryEntry, ...]
+    seed: int
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    fast_path: float
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each step.
+
+    Attributes:
+        step: Steps taken.
+        steps: Most steps.
+        texts: Best text so far of each problem of the group.
+        ids: Ids of these problems.
+    """
+
+    step: int
+    steps: int
+    texts: tuple[str, ...]
+    ids: tuple[str, ...] = ()
+
+
+def minimize(
+    objective: Objective,
+    method: Method[S],
+    problems: Sequence[Problem] | Problem | None = None,
+    *,
+    prefix: str = "",
+    seed: int = 0,
+    group_size: int = 16,
+    time_limit: float | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+    **targets: Any,
+) -> list[Result]:
+    """Find, for each problem, the text with the lowest loss.
+
+    Args:
+        objective: The weighted sum of terms.
+        method: The search and its settings.
+        problems: Problems with distinct ids; one problem, or targets as keywords, will do.
+        prefix: Prefix of the problem made of keyword targets.
+        seed: Fixes the result together with `group_size`; what is drawn at random for a problem
+            depends on it and on the problem, not on its group.
+        group_size: Consecutive problems searched together.
+        time_limit: Seconds for each group, after which the best so far is returned.
+        on_step: Called after each step.
+        **targets: Targets of a single problem.
+
+    Returns:
+        One result per problem, in order.
+
+    Raises:
+        ProblemError: If targets are missing or unknown, or ids repeat.
+
+    Example:
+        minimize(objective, AutoDAN(), image="cat.jpg", prefix="An image of")[0].text
+    """
+    if problems is None:
+        problems = [Problem("0", targets, prefix)]
+    elif isinstance(problems, Problem):
+        problems = [problems]
+    elif prefix:
+        raise ProblemError(
+            f"Problems have a prefix of their own; got the keyword prefix={prefix!r} besides. Set "
+            "it in each Problem."
+        )
+    elif targets:
+        raise ProblemError(
+            f"Pass problems or keyword targets, not both; got keywords {sorted(targets)}."
+        )
+    results = iterate(
+        objective,
+        method,
+        problems,
+        seed=seed,
+        group_size=group_size,
+        time_limit=time_limit,
+        on_step=on_step,
+    )
+    return list(results)
+
+
+def iterate(
+    objective: Objective,
+    method: Method[S],
+    problems: Sequence[Problem],
+    *,
+    seed: int = 0,
+    group_size: int = 16,
+    time_limit: float | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+) -> Iterator[Result]:
+    """Yield the results of `minimize` as groups finish.
+
+    Raises:
+        ProblemError: If ids repeat, or `group_size` is not positive.
+    """
+    ids = [p.id for p in problems]
+    if len(set(ids)) < len(ids):
+        raise ProblemError(
+            f"Problems need distinct ids; repeated: {sorted({i for i in ids if ids.count(i) > 1})}."
+        )
+    if group_size < 1:
+        raise ProblemError(f"group_size must be at least 1, was: {group_size}.")
+    for start in range(0, len(problems), group_size):
+        yield from _search_group(
+            objective,
+            method,
+            problems[start : start + group_size],
+            seed,
+            group_size,
+            time_limit,
+            on_step,
+        )
+
+
+def _search_group(
+    objective: Objective,
+    method: Method[S],
+    problems: Sequence[Problem],
+    seed: int,
+    group_size: int,
+    time_limit: float | None,
+    on_step: Callable[[Progress], None] | None,
+) -> Iterator[Result]:
+    started = time.monotonic()
+    bound = objective.bind(problems, seed=seed)
+    ids = tuple(p.id for p in problems)
+    state = method.init(bound)
+    while not method.is_done(state):
+        state = method.step(state)
+        if on_step is not None:
+            so_far = tuple(f.texts[0] for f in method.finish(state))
+            on_step(Progress(state.num_steps, method.steps, so_far, ids))
+        if time_limit is not None and time.monotonic() - started > time_limit:
+            break
+    found = method.finish(state)
+    texts = [text for f in found for text in f.texts]
+    index = [i for i, f in enumerate(found) for _ in f.texts]
+    tokenizer = objective.primary.tokenizer
+    evaluations = iter(bound.evaluate(texts, index))
+    seconds = (time.monotonic() - started) / len(problems)
+    settings = {
+        **describe(method),
+        "weights": objective.weights,
+        "terms": {t.name: _options(t) for t in objective.terms},
+        "group_size": group_size,
+        "time_limit": time_limit,
+        "threads": torch.get_num_threads(),
+        "models": {
+            objective.fluency.name: objective.primary.name,
+            **{t.name: t.model.name for t in objective.terms},
+        },
+    }
+    for problem, outcome in zip(problems, found, strict=True):
+        scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
+        best = scored[outcome.best([one.loss for one in scored])]
+        ended = sorted(scored[: len(outcome.finished)], key=lambda s: (s.loss, s.text))
+        yield Result(
+            problem=problem,
+            text=best.text,
+            loss=best.loss,
+            terms=best.terms,
+            token_ids=best.token_ids,
+            tokens=best.tokens,
+            finished=best.text in outcome.finished,
+            alternatives=tuple(other for other in ended if other is not best),
+            history=outcome.history,
+            seed=seed,
+            settings=settings,
+            versions=versions(),
+            fast_path=state.fast_path,
+            seconds=seconds,
+        )
+
+
+def _alternative(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Alternative:
+    ids = tuple(tokenizer.encode(text))
+    return Alternative(
+        text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids)
+    )
+
+
+def describe(setting: Any) -> Any:
+    """Return a setting as plain JSON values.
+
+    Dataclasses become the name of their class and their fields; fields left out of `repr`, such as
+    callbacks, are no part of a setting.
+
+    Args:
+        setting: A setting, or a value inside one.
+
+    Returns:
+        Dictionaries, lists, strings, numbers, booleans and `None`.
+    """
+    if dataclasses.is_dataclass(setting) and not isinstance(setting, type):
+        fields = {
+            f.name: describe(getattr(setting, f.name))
+            for f in dataclasses.fields(setting)
+            if f.init and f.repr
+        }
+        return {"class": type(setting).__name__, **fields}
+    if isinstance(setting, list | tuple):
+        return [describe(item) for item in setting]
+    if isinstance(setting, PurePath):
+        return str(setting)
+    if isinstance(setting, Mapping):
+        return {str(k): describe(v) for k, v in setting.items()}
+    return (
+        setting if isinstance(setting, str | int | float | bool | None) else type(setting).__name__
+    )
+
+
+def _options(term: Any) -> dict[str, Any]:
+    """Return what a term was made with beside its model, name and weight, if it is a dataclass."""
+    if not dataclasses.is_dataclass(term) or isinstance(term, type):
+        return {}
+    told = ("model", "name", "weight")
+    return {n: v for n, v in describe(term).items() if n not in told}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    names = ("fuseprompt", "torch", "transformers", "tokenizers")
+    return {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"

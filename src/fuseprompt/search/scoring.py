@@ -1,0 +1,127 @@
+"""Exact losses of hypotheses and candidates: the forward passes of a search.
+
+Equal texts are computed once, also across problems. Nothing is predicted here
+(`fuseprompt.search.candidates`) and nothing chosen. Read next: `fuseprompt.search.method`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fuseprompt.errors import SearchError
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses, extend
+from fuseprompt.text.token_classes import TokenClasses
+
+
+def next_log_probs(
+    bound: BoundObjective, active: Hypotheses, *, keep: bool = True
+) -> Float[Tensor, "n v"]:
+    """Return the log-probabilities after each hypothesis; only new tokens are computed.
+
+    Where nothing precedes the first token, the end of another text stands before it.
+
+    Args:
+        bound: Objective and problems.
+        active: The hypotheses.
+        keep: Whether they may grow, so that what was computed is worth keeping.
+
+    Returns:
+        Log-probabilities of the next token, shape (n, v), on the language model's device where
+        that has double precision, which losses are summed in; else on the CPU.
+
+    Raises:
+        SearchError: If there is no hypothesis.
+    """
+    if not len(active):
+        raise SearchError("A step needs at least one active hypothesis.")
+    found = bound.prefixes.next_log_probs(active.token_ids, keep=keep)
+    return found.cpu() if found.device.type == "mps" else found
+
+
+def exact_losses(
+    bound: BoundObjective, active: Hypotheses, candidates: Candidates
+) -> tuple[Float[Tensor, " c"], float]:
+    """Return the total loss of candidates without the end, and the share of ids from tables."""
+    fluency = bound.objective.fluency
+    count = (active.num_chosen[candidates.rows] + 1).clamp_min(1)
+    nll_sum = active.nll_sum[candidates.rows] + candidates.nll.double()
+    total = fluency.weight * fluency.reduce(nll_sum, count)
+    problems: Int[Tensor, " c"] = active.problems[candidates.rows]
+    shares = []
+    for term in bound.terms:
+        loss, share = term.score(active.texts, candidates.rows, candidates.tokens, problems)
+        total = total + term.weight * loss.double()
+        shares.append(share)
+    return total.float(), sum(shares) / len(shares) if shares else 1.0
+
+
+def finish_sentences(
+    bound: BoundObjective,
+    active: Hypotheses,
+    log_probs: Float[Tensor, "n v"],
+    classes: TokenClasses,
+    finished: Sequence[Sequence[Finished]],
+    *,
+    max_nats: float,
+    is_complete: Callable[[str], bool],
+) -> list[list[Finished]]:
+    """Add every hypothesis that may end here as a sentence to the finished ones of its problem.
+
+    The log-probabilities say what the closing punctuation costs, so that of the language model only
+    the end of the text is missing: one prediction per sentence.
+
+    Args:
+        bound: Objective and problems.
+        active: The hypotheses; they may still grow.
+        log_probs: Of the token after each, shape (n, v).
+        classes: The primary's tokens.
+        finished: What is finished already, by problem.
+        max_nats: Most that the closing punctuation may cost, in nats.
+        is_complete: Whether a text meets all demands on a finished one.
+
+    Returns:
+        The finished hypotheses of each problem, best first.
+    """
+    ended = _close(active, log_probs, classes, max_nats)
+    kept = [i for i, text in enumerate(ended.texts) if is_complete(text)]
+    found = [set(known) for known in finished]
+    if kept:
+        ended = ended[kept]
+        problems = ended.problems.tolist()
+        exact = bound.evaluate(ended.texts, problems, fluency=_fluency(bound, ended))
+        for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
+            found[problem].add(Finished(losses.loss, text, losses))
+    return [sorted(each, key=lambda e: (e.loss, e.text)) for each in found]
+
+
+def _close(
+    active: Hypotheses, log_probs: Float[Tensor, "n v"], classes: TokenClasses, max_nats: float
+) -> Hypotheses:
+    """Return the hypotheses with closing punctuation that is cheap and read as it is written."""
+    tokenizer = classes.tokenizer
+    nll = -log_probs[:, classes.ends].cpu()
+    may = (nll <= max_nats) & (active.num_chosen > 0)[:, None]
+    rows, ends = torch.nonzero(may, as_tuple=True)
+    tokens: Int[Tensor, " c"] = classes.ends[ends]
+    texts = tuple(
+        active.texts[row] + tokenizer.token_texts[token]
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)
+    )
+    costs = nll[rows, ends]
+    closed = Candidates(rows, tokens, costs, costs, texts)
+    ended = extend(active, closed, torch.arange(len(rows)), costs)
+    read = tokenizer.encode_batch(texts)
+    whole = zip(ended.token_ids.to_lists(), read, strict=True)
+    return ended[[i for i, (ids, again) in enumerate(whole) if ids == again]]
+
+
+def _fluency(bound: BoundObjective, ended: Hypotheses) -> list[float]:
+    """Return the fluency of finished texts, the end of the text included."""
+    fluency, primary = bound.objective.fluency, bound.objective.primary
+    after = next_log_probs(bound, ended, keep=False)[:, primary.end_ids]
+    total = ended.nll_sum - torch.logsumexp(after, dim=1).cpu().double()
+    values: list[float] = fluency.reduce(total, ended.num_chosen + 1).tolist()
+    return values

@@ -1,0 +1,202 @@
+"""Tokens by what they do to a text, and which of them are read back as themselves.
+
+`TokenClasses` sorts a vocabulary once: tokens that begin a word, that lengthen one, that end a
+sentence. `RoundTrip` says which of them a tokenizer reads again as itself after a text: the text is
+the result of a search, so no other token counts. A token that begins a word is tried after one word
+and remembered; the rest is answered by the retokenisation table of the tokenizer to itself, which
+encodes last words only. What that table's check does not trust is encoded as a whole text. Read
+next: `fuseprompt.models.base`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, are_solid, concatenate
+from fuseprompt.text.tokenizer import Tokenizer, is_word_initial, is_written
+
+#: Texts that finish a sentence.
+SENTENCE_ENDS: Final = (".", "!", "?")
+
+#: The word after which tokens that begin a word are tried.
+_WORD: Final = "a"
+
+#: Marks of a token after a word. One that changes the word itself says nothing of other words.
+_UNKNOWN, _READ_BACK, _READ_OTHERWISE, _CHANGES_WORD = range(4)
+
+
+@final
+@dataclass(frozen=True)
+class TokenMasks:
+    """The classes of tokens on one device, where a step's scores are.
+
+    Attributes:
+        initial_ids: Ids of the tokens that begin a word, shape (w,).
+        word_internal: Which tokens lengthen the last word, shape (v,).
+    """
+
+    initial_ids: Int[Tensor, " w"]
+    word_internal: Bool[Tensor, " v"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TokenClasses:
+    """The primary's tokens by what they do to a text.
+
+    Attributes:
+        tokenizer: The primary's tokenizer.
+        vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never
+            proposed.
+        ascii_only: Whether only ASCII texts are proposed, as in the literature.
+    """
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    ascii_only: bool = True
+    _masks: dict[torch.device, TokenMasks] = field(default_factory=dict, repr=False)
+
+    def on(self, device: torch.device) -> TokenMasks:
+        """Return the classes on a device, moved there once."""
+        if device not in self._masks:
+            found = (self.initial_ids, self.word_internal)
+            self._masks[device] = TokenMasks(*(tensor.to(device) for tensor in found))
+        return self._masks[device]
+
+    @cached_property
+    def round_trip(self) -> "RoundTrip":
+        """Which tokens survive decode -> encode."""
+        return RoundTrip(self.tokenizer)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        texts = list(self.tokenizer.token_texts)[: self.vocab_size]
+        special = re.compile("|".join(map(re.escape, self.tokenizer.special_texts)) or r"(?!)")
+        texts = ["" if special.search(t) else t for t in texts]
+        return texts + [""] * (self.vocab_size - len(texts))
+
+    @cached_property
+    def word_initial(self) -> Bool[Tensor, " v"]:
+        """Tokens that begin a word: one blank, then printable text."""
+        return torch.tensor([is_word_initial(t, ascii_only=self.ascii_only) for t in self._texts])
+
+    @cached_property
+    def initial_ids(self) -> Int[Tensor, " w"]:
+        """Ids of the tokens that begin a word."""
+        return torch.nonzero(self.word_initial).flatten()
+
+    @cached_property
+    def word_internal(self) -> Bool[Tensor, " v"]:
+        """Tokens that lengthen the last word: printable, no blank, no sentence end."""
+        return torch.tensor(
+            [
+                t.split() == [t] and is_written(t, ascii_only=self.ascii_only) and not _ends(t)
+                for t in self._texts
+            ]
+        )
+
+    @cached_property
+    def ends(self) -> Int[Tensor, " e"]:
+        """Tokens that finish a sentence."""
+        return torch.tensor(
+            [i for i, t in enumerate(self._texts) if t in SENTENCE_ENDS], dtype=torch.long
+        )
+
+
+def _ends(text: str) -> bool:
+    """Return whether a token has sentence punctuation in it: only whole ends may finish a text."""
+    return any(e in text for e in SENTENCE_ENDS)
+
+
+@final
+@dataclass(frozen=True)
+class RoundTrip:
+    """The round trip decode -> encode of one tokenizer.
+
+    Attributes:
+        tokenizer: The tokenizer.
+    """
+
+    tokenizer: Tokenizer
+
+    @cached_property
+    def table(self) -> RetokenizationTable:
+        """From the tokenizer to itself."""
+        return RetokenizationTable(self.tokenizer, self.tokenizer)
+
+    @cached_property
+    def _known(self) -> Int[Tensor, " v"]:
+        """The mark of each token after a word; filled in as tokens are asked for."""
+        return torch.full((len(self.tokenizer.token_texts),), _UNKNOWN, dtype=torch.int8)
+
+    def _after_word(self, tokens: Int[Tensor, " c"]) -> Int[Tensor, " c"]:
+        """Return the mark of each token, all tokens being ones that begin a word."""
+        asked = torch.unique(tokens)
+        asked = asked[self._known[asked] == _UNKNOWN]
+        texts, stem = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
+        words = [_WORD + texts[token] for token in asked.tolist()]
+        read = zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
+        marks = [_mark(token, ids, stem) for token, ids in read]
+        self._known[asked] = torch.tensor(marks, dtype=torch.int8)
+        return self._known[tokens]
+
+    def survives(
+        self,
+        texts: Sequence[str],
+        token_ids: PaddedIds,
+        rows: Int[Tensor, " c"],
+        tokens: Int[Tensor, " c"],
+    ) -> Bool[Tensor, " c"]:
+        """Return which appended tokens are read back after the ids of their text.
+
+        Args:
+            texts: The texts to append to, each of which survives itself.
+            token_ids: Their ids, without special ones.
+            rows: Index into `texts` for each candidate, shape (c,).
+            tokens: Token to append, shape (c,).
+
+        Returns:
+            Whether text + token encodes to the ids of the text and that token, shape (c,).
+        """
+        by_word = self.table.word_initial[tokens] & are_solid(texts)[rows]
+        by_word &= self.table.verdict.word_initial == 1.0
+        marks = torch.full(tokens.shape, _CHANGES_WORD, dtype=torch.int8)
+        marks[by_word] = self._after_word(tokens[by_word])
+        result = marks == _READ_BACK
+        others = torch.nonzero(marks == _CHANGES_WORD).flatten()
+        if len(others):
+            result[others] = self._survives_extended(texts, token_ids, rows[others], tokens[others])
+        return result
+
+    def _survives_extended(
+        self,
+        texts: Sequence[str],
+        token_ids: PaddedIds,
+        rows: Int[Tensor, " c"],
+        tokens: Int[Tensor, " c"],
+    ) -> Bool[Tensor, " c"]:
+        """Compare the ids of the longer texts with the ids as they are carried."""
+        got, _ = self.table.extend(texts, rows, tokens)
+        special = [
+            torch.tensor(ids, dtype=torch.long).expand(len(tokens), -1)
+            for ids in (self.tokenizer.prefix_ids, self.tokenizer.suffix_ids)
+        ]
+        before, after = (PaddedIds(f, torch.full((len(f),), f.shape[1])) for f in special)
+        one = PaddedIds(tokens[:, None], torch.ones_like(tokens))
+        want = concatenate(before, concatenate(token_ids[rows], concatenate(one, after)))
+        width = min(got.ids.shape[1], want.ids.shape[1])
+        same = (got.ids[:, :width] == want.ids[:, :width]).all(dim=1)
+        return same & (got.lengths == want.lengths)
+
+
+def _mark(token: int, ids: list[int], stem: list[int]) -> int:
+    """Return the mark of a token from the ids of a word with it, and of that word alone."""
+    if ids[: len(stem)] != stem:
+        return _CHANGES_WORD
+    return _READ_BACK if ids[len(stem) :] == [token] else _READ_OTHERWISE

@@ -1,0 +1,44 @@
+"""A search finds the same texts with and without what it keeps of their beginnings."""
+
+from functools import partial
+
+import pytest
+
+from fuseprompt.models import image_text
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.kv_cache import PrefixCache, TowerCache
+from fuseprompt.objective import objective as objective_module
+from fuseprompt.search.minimize import Result, minimize
+from tests.methods.fixtures import method, objective, problems
+from tests.tiny import clip, gpt2
+
+
+def found() -> list[Result]:
+    """Return the results of three problems searched together."""
+    return minimize(objective(), method(steps=3), problems())
+
+
+@pytest.mark.parametrize("room", [None, 0, 20_000])
+def test_a_search_finds_the_same_without(monkeypatch: pytest.MonkeyPatch, room: int | None) -> None:
+    with_caches = found()
+    if room is None:
+        monkeypatch.setattr(gpt2(), "can_continue", False)
+        monkeypatch.setattr(ClipModel, "start_cache", lambda _: None)
+    else:
+        for module, kind in ((objective_module, PrefixCache), (image_text, TowerCache)):
+            monkeypatch.setattr(module, kind.__name__, partial(kind, max_bytes=room))
+    for got, want in zip(found(), with_caches, strict=True):
+        assert got.text == want.text
+        assert [a.text for a in got.alternatives] == [a.text for a in want.alternatives]
+        assert got.terms == pytest.approx(want.terms, abs=1e-5)
+        assert [h.text for h in got.history] == [h.text for h in want.history]
+        losses = [h.loss for h in want.history]
+        assert [h.loss for h in got.history] == pytest.approx(losses, abs=1e-5, rel=1e-5)
+
+
+def test_a_search_finds_the_same_in_small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = found()
+    for model in (gpt2(), clip()):
+        monkeypatch.setattr(model._held.pass_size, "tokens", 9)
+    monkeypatch.setattr("fuseprompt.models.kv_cache.TOKENS_PER_PASS", 9)
+    assert [r.text for r in found()] == [r.text for r in want]

@@ -1,0 +1,168 @@
+"""A search on an accelerator: the same texts, no mixing of devices, and no large copy to the CPU.
+
+There is no GPU here: `tests.fake_device` refuses what a GPU refuses and counts what leaves it.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fuseprompt.fuse.table import JacobianTable, fingerprint_models
+from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.models.base import HasVocabulary, TextModel
+from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
+from fuseprompt.proposals.additive import AdditiveWordTable
+from fuseprompt.proposals.base import Proposal, ProposalState
+from fuseprompt.proposals.fuse import Fuse
+from fuseprompt.proposals.gradient import Gradient
+from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
+from fuseprompt.proposals.word_table import WordTable
+from fuseprompt.search.constraints import Require
+from fuseprompt.search.minimize import Progress, Result, minimize
+from fuseprompt.text.retokenize import RetokenizationTable
+from fuseprompt.text.tokenizer import Tokenizer
+from tests import tiny
+from tests.fake_device import DEVICE, FakeDevice
+from tests.methods.fixtures import problems
+
+WIDTH = 3
+BEAMS = 2
+
+#: The most elements of one copy in a step: a dozen for each candidate of all beams, since more are
+#: asked for where some are refused. Every vocabulary is larger.
+FEW = 2 * BEAMS * WIDTH * 12
+
+
+@cache
+def objectives(device: str) -> dict[str, Objective]:
+    """Return an objective with a picture and a tone, and one with a text and a continuation."""
+
+    def moved(module: Any) -> Any:
+        return deepcopy(module).to(device)
+
+    lm = CausalLM(moved(tiny.gpt2_module()), Tokenizer.from_hf(tiny.gpt2_tokenizer()))
+    words = Tokenizer.from_hf(tiny.bert_tokenizer())
+    clip = ClipModel(
+        moved(tiny.clip_module()), Tokenizer.from_hf(tiny.clip_tokenizer()), tiny.clip_processor()
+    )
+    tone = Classifier(moved(tiny.classifier_module()), words)
+    meaning = SentenceEncoder(moved(tiny.bert_module()), words)
+    reader = CausalLM(moved(tiny.llama_module()), Tokenizer.from_hf(tiny.llama_tokenizer()))
+    return {
+        "picture": Objective([Fluency(lm), ImageText(clip, weight=5.0), Label(tone, weight=0.5)]),
+        "text": Objective(
+            [Fluency(lm), TextSimilarity(meaning, weight=4.0), Continuation(reader, weight=0.5)]
+        ),
+    }
+
+
+def two_problems(kind: str) -> list[Problem]:
+    if kind == "picture":
+        return problems()[:2]
+    targets = {"text": "the quick brown fox", "continuation": " jumps over"}
+    return [Problem(colour, targets, f"A {colour}") for colour in ("red", "blue")]
+
+
+def search(
+    device: str, kind: str, proposal: Proposal, fake: FakeDevice | None = None, **more: Any
+) -> tuple[list[Result], list[list[int]]]:
+    """Return what a search finds, and the copies that each step but the first made."""
+    method = AutoDAN(
+        steps=2,
+        proposal=proposal,
+        beam_width=BEAMS,
+        search_width=WIDTH,
+        num_word_internal=4,
+        max_end_nats=30.0,
+        **more,
+    )
+    marks: list[int] = []
+
+    def on_step(_: Progress) -> None:
+        marks.append(len(fake.copies) if fake else 0)
+
+    results = minimize(objectives(device)[kind], method, two_problems(kind), on_step=on_step)
+    return results, [fake.copies[a:b] for a, b in pairwise(marks)] if fake else []
+
+
+def check(kind: str, proposal: Proposal, *, most_copies: int, **more: Any) -> None:
+    """Search on the CPU and on the device: the same results, and few small copies a step."""
+    want, _ = search("cpu", kind, proposal, **more)
+    with FakeDevice() as fake:
+        got, steps = search(str(DEVICE), kind, proposal, fake, **more)
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.text == theirs.text
+        assert ours.terms == pytest.approx(theirs.terms, abs=1e-5, rel=1e-5)
+        assert [h.text for h in ours.history] == [h.text for h in theirs.history]
+        losses = [h.loss for h in theirs.history]
+        assert [h.loss for h in ours.history] == pytest.approx(losses, abs=1e-5, rel=1e-5)
+    assert steps
+    for copies in steps:
+        assert max(copies) <= FEW
+        assert len(copies) <= most_copies
+
+
+def test_every_vocabulary_is_larger_than_a_few() -> None:
+    for objective in objectives("cpu").values():
+        for model in (objective.primary, *(term.model for term in objective.terms)):
+            assert len(model.vocabulary) > FEW
+
+
+def test_tables_stay_on_the_device(tmp_path: Path) -> None:
+    check("picture", WordTable(tmp_path), most_copies=14)
+    # The additive table asks of each term's outputs, twice, whether they are of unit length.
+    check("picture", AdditiveWordTable(WordTable(tmp_path)), most_copies=18)
+
+
+def test_gradients_of_pictures_and_labels_stay_on_the_device() -> None:
+    check("picture", Gradient(), most_copies=14)
+
+
+def test_controls_stay_on_the_device() -> None:
+    check("picture", LanguageModelOnly(), most_copies=14)
+    check("picture", RandomNoise(), most_copies=14)
+
+
+def test_gradients_of_texts_and_continuations_stay_on_the_device() -> None:
+    check("text", Gradient(), most_copies=14)
+
+
+def test_fitted_maps_stay_on_the_device() -> None:
+    check("text", _RandomMaps(), most_copies=14)
+
+
+def test_constraints_stay_on_the_device() -> None:
+    check("picture", Gradient(), most_copies=16, constraints=(Require(("the",)),))
+
+
+@dataclass(frozen=True)
+class _RandomMaps:
+    """The paper's proposal with random maps of the models' widths."""
+
+    name: str = "random maps"
+
+    def init(
+        self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
+    ) -> ProposalState:
+        generator = torch.Generator().manual_seed(0)
+        widths = (primary.vocabulary.shape[1], secondary.vocabulary.shape[1])
+        maps = {
+            (k, l): torch.randn(*widths, max(k, l), generator=generator)
+            for k in range(1, 5)
+            for l in range(1, 5)  # noqa: E741
+        }
+        found = fingerprint_models(primary, secondary)
+        fitted = JacobianTable(maps, {}, 4, {}, found, {})
+        return Fuse(fitted).init(primary, secondary, table)

@@ -1,0 +1,148 @@
+"""The paper's proposal scores tokens by a carried gradient, as mapped tokens would be."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from fuseprompt.errors import FingerprintError
+from fuseprompt.fuse.alignment import Alignment
+from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.fuse.gradient import map_embeddings
+from fuseprompt.fuse.table import SHARED
+from fuseprompt.proposals.base import Positions, lengthened_words
+from fuseprompt.proposals.fuse import Fuse
+from fuseprompt.proposals.gradient import GAIN, GRADIENT_COST
+from fuseprompt.text.retokenize import RetokenizationTable
+from tests.fuse.tensors import random_tensor
+from tests.fuse.tiny import made_up_words, tiny_model, tiny_pair
+from tests.reference import fuse as reference
+from tests.text.tiny import byte_bpe, word_piece
+
+
+class LinearLoss:
+    """A loss whose gradient is known: the sum of one direction over all embeddings."""
+
+    name = "linear"
+    seeds = (0,)
+
+    def __init__(self, model):
+        self.tokenizer, self.vocabulary = model.tokenizer, model.vocabulary
+        self.direction = random_tensor(4, seed=9).float()
+
+    @property
+    def model(self):
+        """Not needed by a proposal through maps."""
+        return None
+
+    def compare(self, outputs, problems):
+        """Not needed either."""
+        return outputs.sum(1)
+
+    def loss(self, token_ids, problems, *, embeds=None):
+        """Return the dot product of the direction with the sum of embeddings."""
+        rows = self.vocabulary[token_ids.ids].float() if embeds is None else embeds
+        inside = torch.arange(rows.shape[1]) < token_ids.lengths[:, None]
+        return ((rows @ self.direction) * inside).sum(1)
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 3))
+def test_scores_are_the_adjoint_times_the_vocabulary(seed):
+    """For a linear loss the predicted change is <g T^T, v>, with T the map of the token's case."""
+    primary = tiny_model(byte_bpe(700), 5, dtype=torch.float32)
+    secondary = tiny_model(word_piece(), 4, seed=1, dtype=torch.float32)
+    single = [text.strip() for text in primary.tokenizer.token_texts if text[:1] == " "]
+    table = fit_adapter(
+        primary, secondary, words=single, settings=FitSettings(min_words=16, seed=seed)
+    )
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    loss = LinearLoss(secondary)
+    scorer = Fuse(table).init(primary, secondary, retokenised).bind(loss)
+    texts = primary.tokenizer.token_texts
+    lengths = retokenised.pieces.lengths.tolist()
+    words = [
+        i for i, text in enumerate(texts) if text.startswith(" ") and text.strip() and lengths[i]
+    ]
+    known = [i for i in words if table.lookup(1, lengths[i]) is not None]
+    assert len(known) > 5
+    positions = Positions.append(("the quick", "a"), torch.tensor([0, 0]))
+    scores = scorer.word_initial(positions, torch.tensor(known))
+    assert scorer.cost == len(positions) * Fuse().num_words * GRADIENT_COST
+    for column, i in enumerate(known):
+        jacobian = table.lookup(1, lengths[i])
+        grad = (loss.direction / lengths[i]).expand(lengths[i], -1)
+        adjoint = reference.backward_word(grad, jacobian, 1)[0]
+        expected = float(adjoint @ primary.vocabulary[i])
+        base = float(scores[0, 0] - scores[0, column])
+        first = reference.backward_word(
+            (loss.direction / lengths[known[0]]).expand(lengths[known[0]], -1),
+            table.lookup(1, lengths[known[0]]),
+            1,
+        )[0]
+        assert base == pytest.approx(
+            GAIN * (float(first @ primary.vocabulary[known[0]]) - expected), abs=1e-4
+        )
+    tokens = torch.tensor([[primary.tokenizer.encode("s")[0]], [primary.tokenizer.encode("t")[0]]])
+    assert scorer.word_internal(positions, tokens).shape == (2, 1)
+    assert scorer.word_internal(positions, tokens[:, :0]).shape == (2, 0)
+
+
+def test_a_table_of_other_models_is_refused():
+    primary, secondary = tiny_pair()
+    table = fit_adapter(
+        primary, secondary, words=made_up_words(300), settings=FitSettings(min_words=16)
+    )
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    other = tiny_model(word_piece(), 4, seed=5)
+    with pytest.raises(FingerprintError, match="another secondary vocabulary"):
+        Fuse(table).init(primary, other, retokenised)
+
+
+@pytest.mark.parametrize("by_pairs", [True, False])
+def test_scores_are_those_of_mapped_tokens(by_pairs):
+    """A carried gradient times a token is the gradient times the mapped token (Eqs. 4 and 5)."""
+    primary = tiny_model(byte_bpe(700), 5, dtype=torch.float32)
+    secondary = tiny_model(word_piece(), 4, seed=1, dtype=torch.float32)
+    chosen = FitSettings(min_words=16, by_pairs=by_pairs)
+    table = fit_adapter(primary, secondary, words=made_up_words(600), settings=chosen)
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    scorer = Fuse(table).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
+    positions = Positions.append(("the quick", "an extra", "x"), torch.tensor([0, 0, 0]))
+
+    def mapped(ids: list[int], num_secondary: int) -> torch.Tensor:
+        if table.lookup(len(ids), num_secondary) is None:
+            return secondary.vocabulary.mean(0)
+        word = Alignment.of_counts([(len(ids), num_secondary)])
+        return map_embeddings(primary.vocabulary[ids], word, table=table).mean(0)
+
+    lengths = retokenised.pieces.lengths.tolist()
+    words = torch.arange(len(lengths))
+    embeds = torch.stack([mapped([i], lengths[i]) for i in range(len(lengths))])
+    assert_close(
+        scorer.word_initial(positions, words),
+        scorer.gradients.at_new_word(positions).predict_mean(embeds, gain=GAIN),
+    )
+
+    tokens = torch.tensor([primary.tokenizer.encode(text)[:1] for text in "sted"]).T.expand(3, -1)
+    texts = lengthened_words(retokenised, positions, tokens)
+    embeds = torch.stack(
+        [mapped(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
+    )
+    linear = scorer.gradients.at_last_word(positions)
+    want = linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=GAIN)
+    assert_close(scorer.word_internal(positions, tokens), want)
+
+
+def test_equal_tokenizers_score_by_the_map_of_single_tokens():
+    primary = tiny_model(byte_bpe(), 5, dtype=torch.float32)
+    secondary = tiny_model(byte_bpe(), 4, seed=1, dtype=torch.float32)
+    table = fit_adapter(primary, secondary)
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    scorer = Fuse(table).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
+    positions = Positions.append(("the quick", "a"), torch.tensor([0, 0]))
+    embeds = primary.vocabulary @ table.jacobians[SHARED][..., 0]
+    want = scorer.gradients.at_new_word(positions).predict_mean(embeds, gain=GAIN)
+    words = torch.nonzero(retokenised.pieces.lengths).flatten()
+    assert_close(scorer.word_initial(positions, words), want[:, words])
