@@ -40,23 +40,18 @@ class WordTokenizer(Protocol):
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides how text is cut."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens."""
-        ...
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
         """Return the ids and the characters that each stands for, end exclusive."""
-        ...
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the ids of each word as it stands in running text, after a blank."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
-        ...
 
 
 @runtime_checkable
@@ -66,12 +61,10 @@ class TokenEmbeddings(Protocol):
     @property
     def tokenizer(self) -> WordTokenizer:
         """Text to ids and back."""
-        ...
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """One vector per id, shape (v, d)."""
-        ...
 
 
 @final
@@ -119,14 +112,7 @@ class Alignment:
 
     @classmethod
     def of_counts(cls, counts: Sequence[tuple[int, int]]) -> "Alignment":
-        """Return an alignment of words of which only the token counts are known.
-
-        Args:
-            counts: Tokens of each word in the primary and in the secondary.
-
-        Returns:
-            One part per word; none of them can be cut.
-        """
+        """Align words of which only the token counts (k, l) are known; none can be cut."""
         ours = [0, *accumulate(primary for primary, _ in counts)]
         theirs = [0, *accumulate(secondary for _, secondary in counts)]
         places = zip(pairwise(ours), pairwise(theirs), strict=True)
@@ -136,13 +122,8 @@ class Alignment:
     def cut(self, max_tokens: int) -> "Alignment":
         """Cut parts with more tokens at offsets that both tokenizers share, into as few as fit.
 
-        A part stays too long where the tokenizers share no boundary; nothing is dropped.
-
-        Args:
-            max_tokens: Most tokens of either model that a part should have.
-
         Returns:
-            An alignment of the same tokens with smaller parts.
+            An alignment of the same tokens. A part stays too long where there is no such offset.
         """
         parts: list[Part] = []
         for part in self.parts:
@@ -161,12 +142,11 @@ class Alignment:
 
 
 def align(text: str, primary_spans: Sequence[Span], secondary_spans: Sequence[Span]) -> Alignment:
-    """Align two tokenizations of a text, word by word.
+    """Align two tokenizations of a text, word by word (section 3.2).
 
     Args:
         text: The text that both tokenizers were given.
-        primary_spans: Characters of each token of the primary, end exclusive, as fast tokenizers
-            report them.
+        primary_spans: Characters of each token, end exclusive, as fast tokenizers report them.
         secondary_spans: The same for the secondary.
 
     Returns:
@@ -217,9 +197,6 @@ def split(rows: Shaped[Tensor, "s d"], counts: Sequence[int]) -> list[Shaped[Ten
 def merge(parts: Sequence[Shaped[Tensor, "1 d _"]]) -> Shaped[Tensor, "s d"]:
     """Put the rows of parts together again, the exact inverse of `split`.
 
-    Args:
-        parts: At least one tensor as `split` returns them.
-
     Returns:
         One row per token, shape (s, d).
 
@@ -259,11 +236,9 @@ def word_spans(text: str) -> list[Span]:
 def default_words() -> tuple[str, ...]:
     """Return the English words that an adapter is fitted to by default, in alphabetical order.
 
-    About 60,000 words of SCOWL (see data/words.LICENSE.txt): all of its lists up to size 35 and a
-    random part of those up to size 60, possessives left out.
-
     Returns:
-        The words, without blanks.
+        60,000 words of SCOWL (see data/words.LICENSE.txt), without blanks and possessives: all of
+        its lists up to size 35 and a random part of those up to size 60.
     """
     data = resources.files("fuseprompt").joinpath("data", "words.txt.gz").read_bytes()
     return tuple(gzip.decompress(data).decode("ascii").split("\n"))
@@ -272,16 +247,11 @@ def default_words() -> tuple[str, ...]:
 def token_spans(tokenizer: WordTokenizer, token_ids: Sequence[int], text: str) -> list[Span]:
     """Return the characters that each token stands for, even for ids that encoding would not give.
 
-    Args:
-        tokenizer: Whose ids they are.
-        token_ids: Ids that decode to the text, without special tokens.
-        text: Their text.
-
     Returns:
         Spans, end exclusive. Pieces of one character share its span.
 
     Raises:
-        AlignmentError: If the ids do not stand for the text.
+        AlignmentError: If the ids do not decode to the text.
     """
     ids, spans = tokenizer.encode_with_offsets(text)
     if ids == list(token_ids):

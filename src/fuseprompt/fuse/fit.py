@@ -141,20 +141,17 @@ def load_or_fit(
     """Return the table of two models for the default words, fitted at the first call.
 
     A kept table serves only the same tokenizers, embeddings, words and settings; one that is
-    damaged is fitted anew.
+    damaged is fitted anew. Arguments are those of `fit_adapter`.
 
     Args:
         primary: The model whose tokens are chosen.
         secondary: The other model.
         settings: Settings of the fit.
         folder: Where tables are kept; by default in the user's cache.
-        on_case: As in `fit_adapter`; not called for a table that was kept.
+        on_case: Not called for a table that was kept.
 
     Returns:
         The table.
-
-    Raises:
-        FuseError: If no case has enough words.
     """
     settings = FitSettings() if settings is None else settings
     words = _weights(None)
@@ -178,12 +175,6 @@ def fingerprint_fit(
 ) -> dict[str, str]:
     """Return hashes of all that a table depends on, without fitting it.
 
-    Args:
-        primary: The model whose tokens are chosen.
-        secondary: The other model.
-        words: Words and their weights; their order does not matter.
-        settings: Settings of the fit.
-
     Returns:
         One hash per part, by name, as `JacobianTable.load` compares them.
     """
@@ -203,16 +194,11 @@ def measure_map(
     primary: Float[Tensor, "v dp"],
     secondary: Float[Tensor, "u ds"],
 ) -> tuple[float, float]:
-    """Measure a map on words: R2 and mean cosine over the tokens of the secondary.
-
-    Args:
-        jacobian: The map, shape (dp, ds, p).
-        case: The words, none of which the map was fitted to.
-        primary: Vocabulary of the primary, shape (v, dp).
-        secondary: Vocabulary of the secondary, shape (u, ds).
+    """Measure a map (dp, ds, p) on words that it was not fitted to.
 
     Returns:
-        1 - squared error / variance around the mean of each place, and the mean cosine.
+        R2, which is 1 - squared error / variance around the mean of each place, and the mean cosine
+        of mapped and true vectors, both over the tokens of the secondary.
     """
     left = to_fourier(word_slices(case.primary_ids, primary, case.num_tubes))
     pairs = zip(left, to_fourier(jacobian.unbind(-1)), strict=True)
@@ -238,14 +224,7 @@ def choose_ridge(
     """Return the ridge that maps held-out words best, and slice 0 of its solution.
 
     Words are compared by the sums over their tokens: that is frequency 0, the cheapest to solve
-    for.
-
-    Args:
-        solver: The problem of the other words of the case.
-        case: The held-out words.
-        ridges: Strengths to choose from, largest first.
-        primary: Vocabulary of the primary, shape (v, dp).
-        secondary: Vocabulary of the secondary, shape (u, ds).
+    for. Ridges come largest first.
 
     Returns:
         The strength, and the map of sums, shape (dp, ds).

@@ -32,14 +32,10 @@ class RandomFallback:
     seed: int = 0
 
     def jacobian(self, table: JacobianTable, counts: tuple[int, int]) -> Float[Tensor, "dp ds p"]:
-        """Return the map for a word.
-
-        Args:
-            table: Whose maps give width and size.
-            counts: Tokens of the word in the primary and in the secondary.
+        """Return normal entries with the root mean square of the table's, for token counts (k, l).
 
         Returns:
-            Normal entries with the root mean square of the table's entries, p the larger count.
+            The map, shape (dp, ds, max(k, l)).
         """
         seed = self.seed * 1_000_003 + counts[0] * 1009 + counts[1]
         maps = list(table.jacobians.values())
@@ -156,14 +152,7 @@ def count_without_map(alignment: Alignment, *, table: JacobianTable) -> int:
 
 
 def _parts_with_maps(alignment: Alignment, table: JacobianTable) -> list[Part]:
-    """Cut a text into parts that have a map, as far as that can be done.
-
-    Returns:
-        The parts, in order; every token is in one.
-
-    Raises:
-        AlignmentError: If the table is for equal tokenizers, and the text's differ.
-    """
+    """Cut a text into parts that have a map, as far as that can be done."""
     if not table.is_shared:
         parts = alignment.cut(table.max_tokens).parts
         return [piece for part in parts for piece in _pieces_with_map(alignment, part, table)]
@@ -206,11 +195,7 @@ def _by_map(
 
 
 def _check_rows(name: str, rows: Tensor, expected: int, side: str) -> None:
-    """Refuse tensors with other rows than the alignment has tokens.
-
-    Raises:
-        AlignmentError: If they differ.
-    """
+    """Refuse tensors with other rows than the alignment has tokens."""
     if rows.shape[0] != expected:
         raise AlignmentError(
             f"{name} got {rows.shape[0]} rows, but the alignment has {expected} tokens of the "

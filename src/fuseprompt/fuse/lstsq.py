@@ -57,13 +57,8 @@ def word_slices(
 ) -> list[Float[Tensor, "w d"]]:
     """Return the frontal slices of a word tensor (figure 1): slice t holds every word's t-th token.
 
-    Args:
-        ids: Ids of each word, `NO_TOKEN` beyond its end, shape (w, k).
-        vocabulary: A vector for each id, shape (v, d).
-        num_tubes: Depth p, at least k.
-
     Returns:
-        p matrices (w, d); words with fewer tokens have zero rows.
+        p matrices (w, d); zero rows for words with fewer tokens (`NO_TOKEN` in `ids`).
     """
     padded = pad(ids, (0, num_tubes - ids.shape[1]), value=NO_TOKEN)
     return [
@@ -138,19 +133,7 @@ class LeastSquares:
         return from_fourier(slices, self._shape[2])
 
     def solve_slice(self, ridge: float, frequency: int) -> Inexact[Tensor, "dp ds"]:
-        """Return one Fourier slice of the solution; slice 0 maps sums over a word's tokens.
-
-        Args:
-            ridge: As in `solve`.
-            frequency: Which slice, 0..p // 2.
-
-        Returns:
-            The matrix, shape (dp, ds).
-
-        Raises:
-            ShapeError: If no words were added.
-            ValueError: If the ridge is negative.
-        """
+        """Return Fourier slice 0..p // 2 of `solve`, (dp, ds); slice 0 maps sums over tokens."""
         if ridge < 0:
             raise ValueError(f"A ridge must be at least 0, got {ridge}.")
         if self._shape is None:

@@ -91,15 +91,7 @@ class JacobianTable:
         return first.shape[0], first.shape[1]
 
     def lookup(self, num_primary: int, num_secondary: int) -> Float[Tensor, "dp ds p"] | None:
-        """Return the map for a word, or None where there is none (algorithm 1, "index by count").
-
-        Args:
-            num_primary: Tokens of the word in the primary, k.
-            num_secondary: Tokens in the secondary, l.
-
-        Returns:
-            The map of the case, with depth p of at least k and l.
-        """
+        """Return the map for words of k and l tokens (depth p >= k, l), None if there is none."""
         counts = (num_primary, num_secondary)
         if self.is_shared:
             return self.jacobians[SHARED] if counts == (1, 1) else None
@@ -174,8 +166,7 @@ class JacobianTable:
 
         Args:
             folder: Where `save` wrote it.
-            expected: Fingerprint that the table must have: `fingerprint_models` of both models, or
-                `fingerprint_fit` where words and settings are known, too.
+            expected: As in `check`.
 
         Returns:
             The table.
@@ -192,9 +183,6 @@ class JacobianTable:
     @classmethod
     def load_unchecked(cls, folder: str | Path) -> "JacobianTable":
         """Read a table to look at it; `check` it before gradients go through it.
-
-        Args:
-            folder: Where `save` wrote it.
 
         Returns:
             The table.

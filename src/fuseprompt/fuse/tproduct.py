@@ -52,13 +52,10 @@ def t_product(
 
 
 def t_transpose(a: Float[Tensor, "*batch m n l"]) -> Float[Tensor, "*batch n m l"]:
-    """Transpose every frontal slice and reverse slices 2..l.
+    """Transpose every frontal slice and reverse slices 2..l: (..., m, n, l) to (..., n, m, l).
 
     With the reversal, and only with it, <x * a, y> = <x, y * t_transpose(a)>: it is the adjoint
     that a gradient goes through. Leaving it out goes unnoticed for l <= 2.
-
-    Args:
-        a: Any tensor, shape (..., m, n, l).
 
     Returns:
         The t-transpose, a new tensor.
@@ -68,28 +65,15 @@ def t_transpose(a: Float[Tensor, "*batch m n l"]) -> Float[Tensor, "*batch n m l
 
 
 def t_identity(size: int, num_tubes: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the (n, n, l) tensor that changes nothing: first slice the identity, the others zero.
-
-    Args:
-        size: Rows and columns n.
-        num_tubes: Length l of the tubes.
-        dtype: Type of the entries.
-
-    Returns:
-        The identity of the t-product.
-    """
+    """Return the (n, n, l) tensor that changes nothing: identity first, then zero slices."""
     return pad_tubes(torch.eye(size, dtype=dtype)[..., None], num_tubes)
 
 
 def pad_tubes(a: Float[Tensor, "*batch m n l"], num_tubes: int) -> Float[Tensor, "*batch m n p"]:
-    """Lengthen the tubes with zeros, as section 3.2 pads a word of few tokens.
-
-    Args:
-        a: Any tensor, shape (..., m, n, l).
-        num_tubes: New length p, at least l.
+    """Lengthen the tubes with zeros to length p, as section 3.2 pads a word of few tokens.
 
     Returns:
-        A new tensor with tubes of length p.
+        A new tensor, shape (..., m, n, p).
 
     Raises:
         ShapeError: If the tubes are longer than p: tokens are never cut off.
@@ -164,12 +148,7 @@ def _combine(slices: Sequence[Tensor], factors: list[float]) -> Tensor:
 
 
 def _check_factors(a: Tensor, b: Tensor) -> None:
-    """Refuse factors that do not fit.
-
-    Raises:
-        ShapeError: If an axis is missing, or the tubes or the inner axes differ in length.
-        TypeError: If the types differ.
-    """
+    """Refuse factors whose axes or types do not fit."""
     if a.ndim < 3 or b.ndim < 3 or a.shape[-2] != b.shape[-3]:
         raise ShapeError(
             f"t_product needs shapes (..., m, k, l) and (..., k, n, l), got {tuple(a.shape)} and "
