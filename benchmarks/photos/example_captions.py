@@ -4,7 +4,7 @@ A caption names the thing if it has one of the words of tests/data/example_synon
 written before the runs. `--report` prints a line per transfer and the captions. Candidates per
 second count those that were judged exactly; everything else of a search is in the time too.
 
-Exact commands and results: benchmarks/results/benchmarks.md. Read next: `stamps.py`.
+Exact commands and results: benchmarks/results/captions.md. Read next: `stamps.py`.
 """
 
 import argparse

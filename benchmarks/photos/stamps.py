@@ -9,7 +9,7 @@ the stamp counts as a tie at (b)'s own distance, so that no stamp is left out. I
 1 - cosine under the image-text model that the search itself minimises. The stamps took no part in
 training or in any choice.
 
-Exact commands and results: benchmarks/results/benchmarks.md, which is also what to read next.
+Exact commands and results: benchmarks/results/captions.md, which is also what to read next.
 """
 
 import argparse

@@ -6,7 +6,7 @@ found, and the open beams of each step. From these the outcome for other `steps`
 finished texts count, not which tokens are proposed. `--report` prints that table from the journal.
 
 The pictures were held out from the head that judges them (training/tuning_pictures.txt). Exact
-commands and results: benchmarks/results/benchmarks.md. Read next: `example_captions.py`.
+commands and results: benchmarks/results/captions.md. Read next: `example_captions.py`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Print the table of docs/families.md: every family, its parity errors, what is special about it.
+"""Print the table of docs/models.md: every family, its parity errors, what is special about it.
 
     python -m tests.models.family_table [--gpt2 FILE.tgz] [--pieces FILE.whl]
 

@@ -1,6 +1,6 @@
 """Our score is the model's own, for every family: tiny weights, real architectures and tokenizers.
 
-Tolerance: |ours - theirs| <= 1e-5 max(1, |theirs|). The table of docs/families.md comes from the
+Tolerance: |ours - theirs| <= 1e-5 max(1, |theirs|). The table of docs/models.md comes from the
 same functions (`python -m tests.models.family_table`).
 """
 

@@ -21,7 +21,7 @@ from fuseprompt.evaluation.metrics.coco_tools import Words, strip_special
 from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.predictions import Prediction, match
 
-#: With fewer images CIDEr-D changes by tenths with their number (docs/metrics.md).
+#: With fewer images CIDEr-D changes by tenths with their number (docs/evaluating.md).
 FEW_IMAGES: Final = 1000
 
 
