@@ -324,7 +324,7 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--require", " "), "--require  : expected a word."),
         (("a.png", "--forbid", "Cat", "--require", "cat"), "both name cat"),
         ((), "IMAGE is required"),
-        (("a.png", "--steps", "2"), "--steps: unknown"),
+        (("a.png", "--steps", "2"), "--steps: not expected here"),
     ],
 )
 def test_usage_errors_have_exit_code_2(args, words, capsys) -> None:

@@ -75,8 +75,11 @@ def parse(kind: type[_T], argv: Sequence[str], *, command: str, preset: Preset |
     parser = _make_parser(kind, command, options.values())
     found, unknown = parser.parse_known_args(argv)
     if unknown:
-        names = [option.flag for option in options.values()]
-        raise UsageError(f"{unknown[0]}: unknown.{_nearest(unknown[0].partition('=')[0], names)}")
+        name = unknown[0].partition("=")[0]
+        near = _nearest(name, [option.flag for option in options.values()])
+        if not name.startswith("-"):
+            near = " All that has no option before it goes together, before or after the options."
+        raise UsageError(f"{unknown[0]}: not expected here.{near}")
     given = {name: options[name].read(value) for name, value in vars(found).items()}
     if (file := given.get("config")) is not None:
         given = {**_read_config(file, options), **given}
