@@ -30,12 +30,12 @@ from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
-from fuseprompt.tasks.settings import OFFLINE, CaptionSettings, Proposal
+from fuseprompt.tasks.settings import OFFLINE, CaptionSettings, ProposalName
 
 #: Arms of the tables, as they were called when they were run; the sum can be run at 7e42810.
 ARMS = ("none", "context-free", "tproduct", "sum")
 #: What proposes in each arm that can be run today.
-PROPOSALS: Final[Mapping[str, Proposal]] = {
+PROPOSALS: Final[Mapping[str, ProposalName]] = {
     "none": "none",
     "context-free": "word-table",
     "tproduct": "fuse",

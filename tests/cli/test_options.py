@@ -96,7 +96,7 @@ def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[s
         (("a", "--widht", "3"), "--widht: not expected here. Did you mean --width?"),
         (("a", "--wid", "3"), "--wid: not expected here. Did you mean --width?"),
         (("a", "--width"), "--width: expected one argument."),
-        (("a", "--quiet", "b"), "b: not expected here. All that has no option before it goes"),
+        (("a", "--quiet", "b"), "b: not expected here. Put all arguments together"),
     ],
 )
 def test_errors_say_what_was_expected_and_what_came(argv: tuple[str, ...], message: str) -> None:

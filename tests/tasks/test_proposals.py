@@ -11,7 +11,7 @@ from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.search.minimize import describe, minimize
 from fuseprompt.tasks.caption import method_of
 from fuseprompt.tasks.proposals import proposal_named
-from fuseprompt.tasks.settings import CaptionSettings, Proposal
+from fuseprompt.tasks.settings import CaptionSettings, ProposalName
 from tests.fuse.tiny import made_up_words
 from tests.methods.fixtures import objective, problems
 
@@ -21,7 +21,7 @@ def test_an_unknown_name_lists_the_names() -> None:
         proposal_named("magic")
 
 
-@pytest.mark.parametrize("name", get_args(Proposal))
+@pytest.mark.parametrize("name", get_args(ProposalName))
 def test_each_one_can_search(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
     monkeypatch.setattr(fit, "default_words", lambda: tuple(made_up_words(900)))

@@ -17,7 +17,7 @@ from fuseprompt.tasks.settings import (
     File,
     ModelSettings,
     PositiveInt,
-    Proposal,
+    ProposalName,
     model_ids,
 )
 
@@ -43,7 +43,7 @@ class Options:
     output: Output
     step: PositiveInt | None = None
     text: str | None = None
-    proposal: tuple[Proposal, ...] = ("none", "word-table", "additive", "gradient", "fuse")
+    proposal: tuple[ProposalName, ...] = ("none", "word-table", "additive", "gradient", "fuse")
     prefix: str = PREFIX
     search_width: PositiveInt = 64
     likeliest: PositiveInt = 2000

@@ -78,7 +78,7 @@ def parse(kind: type[_T], argv: Sequence[str], *, command: str, preset: Preset |
         name = unknown[0].partition("=")[0]
         near = _nearest(name, [option.flag for option in options.values()])
         if not name.startswith("-"):
-            near = " All that has no option before it goes together, before or after the options."
+            near = " Put all arguments together, before or after the options."
         raise UsageError(f"{unknown[0]}: not expected here.{near}")
     given = {name: options[name].read(value) for name, value in vars(found).items()}
     if (file := given.get("config")) is not None:

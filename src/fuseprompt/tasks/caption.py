@@ -19,6 +19,7 @@ from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label
 from fuseprompt.search.constraints import Constraint, Forbid, Require
+from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
@@ -68,7 +69,7 @@ def caption(
     models: CaptionModels | ModelIds = OFFLINE,
     device: str = "auto",
     objective: Objective | None = None,
-    method: AutoDAN | None = None,
+    method: Method[Any] | None = None,
     names: Sequence[str] | None = None,
     on_step: Callable[[Progress], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -182,7 +183,7 @@ def _search(
     names: Sequence[str],
     settings: CaptionSettings,
     objective: Objective,
-    method: AutoDAN,
+    method: Method[Any],
     on_step: Callable[[Progress], None] | None,
 ) -> Iterator[Caption | Failure]:
     size = len(files) if settings.together else settings.group_size

@@ -13,15 +13,14 @@ from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.tasks import settings
-from fuseprompt.tasks.settings import OnProgress
+from fuseprompt.tasks.settings import OnProgress, ProposalName
 
 
 def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal:
     """Return the proposal of a name, with its default settings.
 
     Args:
-        name: One of `fuseprompt.tasks.settings.Proposal`.
+        name: One of `fuseprompt.tasks.settings.ProposalName`.
         on_progress: Called while tables are made, or maps fitted.
 
     Raises:
@@ -42,5 +41,5 @@ def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal
         case "fuse":
             on_maps = None if on_progress is None else partial(on_progress, "maps")
             return Fuse(on_progress=on_maps)
-    names = get_args(settings.Proposal)
+    names = get_args(ProposalName)
     raise ProblemError(f"proposal {name!r}: expected one of {', '.join(names)}.")

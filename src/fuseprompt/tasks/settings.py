@@ -61,7 +61,7 @@ Name = Annotated[str, Kind("NAME")]
 ModelId = Annotated[str, Kind("ID")]
 File = Annotated[Path, Kind("FILE", "a file name", Path)]
 Folder = Annotated[Path, Kind("FOLDER", "a folder", Path)]
-Proposal = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
+ProposalName = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
 
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
@@ -171,7 +171,7 @@ class SearchSettings:
     prefix: str = PREFIX
     weights: Weights = field(default_factory=dict, metadata={"option": "weight"})
     sentiment_temperature: PositiveFloat = SENTIMENT_TEMPERATURE
-    proposal: Proposal = "additive"
+    proposal: ProposalName = "additive"
     max_tokens: PositiveInt = 12
     beam_width: PositiveInt = 8
     search_width: PositiveInt = 16
