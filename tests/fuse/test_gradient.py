@@ -75,6 +75,15 @@ def test_without_slice_reversal_the_gradient_is_wrong():
         assert adjoint_gap(alignment, random_table()) > 0.1
 
 
+def test_the_map_of_a_text_and_its_adjoint_pass_gradcheck():
+    alignment = aligned("extraordinary fox")
+    embeds = random_tensor(len(alignment.primary_spans), 5, seed=1).requires_grad_()
+    grad = random_tensor(len(alignment.secondary_spans), 4, seed=2).requires_grad_()
+    table = random_table()
+    torch.autograd.gradcheck(lambda x: map_embeddings(x, alignment, table=table), (embeds,))
+    torch.autograd.gradcheck(lambda g: transfer_gradient(g, alignment, table=table).grad, (grad,))
+
+
 def test_one_changed_entry_is_noticed():
     alignment = aligned("the quick brown fox")
     table = random_table()

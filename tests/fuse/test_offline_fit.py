@@ -24,7 +24,7 @@ def table(models) -> JacobianTable:
 
 
 def test_maps_know_a_good_part_of_the_secondary(table):
-    """With all words R2 is .39 and .25 for words of one and of two tokens (benchmarks/results/adapter.md)."""
+    """With all words R2 is .39 and .25 for one and two tokens (benchmarks/results/adapter.md)."""
     assert table.reports[1, 1].r2 > 0.25
     assert table.reports[2, 2].r2 > 0.12
     assert table.reports[1, 1].cosine > 0.5
