@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: one actor per worker, each with its models and its share of a GPU.
 
 Ray Core alone is used, not Ray Data, which keeps nothing of a job that fails and hangs on small
-machines (docs/evaluating.md). Retries and results are ours, so a run on Ray resumes like any other. Ray
-is the extra `ray`. Read next: `fuseprompt.evaluation.runs.dispatch`.
+machines (docs/evaluating.md). Retries and results are ours, so a run on Ray resumes like any other.
+Ray is the extra `ray`. Read next: `fuseprompt.evaluation.runs.dispatch`.
 """
 
 import os
