@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fuseprompt import AutoDAN, Fluency, ImageText, Objective, Problem, load, minimize
 from fuseprompt.errors import ProblemError
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.objective import Term
 from fuseprompt.proposals import Gradient
 

@@ -29,9 +29,8 @@ from transformers import (
 )
 
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import byte_bpe, end_of_word_bpe, word_piece
 

@@ -20,7 +20,7 @@ from retrieval import paired_interval, ranks, summarise
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.offline.image_tower import ImageTower
 
 NUM_SUBSETS = 5

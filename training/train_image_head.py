@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.offline.efficientnet import FEATURE_WIDTH
 from fuseprompt.offline.image_tower import Conse, ImageHead
 

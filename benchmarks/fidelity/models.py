@@ -82,9 +82,8 @@ class Models:
         return self._towers[name]
 
     def _load(self, name: str) -> Tower:
-        from fuseprompt.models.classifier import Classifier
+        from fuseprompt.models.encoders import Classifier, SentenceEncoder
         from fuseprompt.models.hub import load
-        from fuseprompt.models.sentence import SentenceEncoder
         from fuseprompt.offline.manifest import recipe_digest
 
         model = load(f"offline:{name}")

@@ -22,8 +22,8 @@ from PIL import Image
 
 from benchmarks.journal import Journal, is_named, shard
 from fuseprompt.methods.autodan import AutoDANState
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.image_text import TwoTowerModel
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import offline_folder
@@ -101,7 +101,8 @@ def read_list(path: Path) -> dict[str, list[str]]:
 def with_head(head: Path) -> TwoTowerModel:
     """Return the offline image-text model with another head."""
     tower = ImageTower.load(offline_folder("image-text"), head)
-    return TwoTowerModel(SentenceEncoder.load(offline_folder("sentence")), tower, name="held out")
+    text = SentenceEncoder.load(offline_folder("sentence"))
+    return TwoTowerModel(text, tower.image_features, name="held out")
 
 
 def open_on_white(path: Path) -> Image.Image:

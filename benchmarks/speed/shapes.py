@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.speed.vocabularies import Vocabularies, load_vocabularies
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem

@@ -39,6 +39,6 @@ def test_a_search_finds_the_same_without(monkeypatch: pytest.MonkeyPatch, room: 
 def test_a_search_finds_the_same_in_small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     want = found()
     for model in (gpt2(), clip()):
-        monkeypatch.setattr(model._held.pass_size, "tokens", 9)
+        monkeypatch.setattr(model.pass_size, "tokens", 9)
     monkeypatch.setattr("fuseprompt.models.kv_cache.TOKENS_PER_PASS", 9)
     assert [r.text for r in found()] == [r.text for r in want]

@@ -17,9 +17,8 @@ from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.base import HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity

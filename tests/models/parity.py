@@ -19,11 +19,10 @@ from torch import Tensor
 
 from fuseprompt.models.base import TextModel
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import PrefixCache
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests.models.families import LABELS, Family

@@ -134,7 +134,7 @@ def test_long_batches_are_cut_and_come_back_in_order(monkeypatch: pytest.MonkeyP
     lm = gpt2()
     ids, given = rows_of(lm)
     want = lm.nll(ids * 4, given * 4)
-    monkeypatch.setattr(lm, "_pass_size", PassSize(20, torch.device("cpu")))
+    monkeypatch.setattr(lm, "_nll_size", PassSize(20, torch.device("cpu")))
     for got, whole in zip(lm.nll(ids * 4, given * 4), want, strict=True):
         torch.testing.assert_close(got, whole, atol=1e-5, rtol=1e-5)
 
@@ -161,12 +161,12 @@ def test_a_model_that_never_ends_is_refused() -> None:
 def test_a_saved_folder_gives_the_same_numbers(tmp_path: Path) -> None:
     save_folder(tmp_path, llama_module(), llama_tokenizer())
     loaded = CausalLM.load(tmp_path)
-    assert_same_weights(loaded._held.module, llama_module())
+    assert_same_weights(loaded.module, llama_module())
     ids, given = rows_of(loaded)
     for got, want in zip(loaded.nll(ids, given), llama().nll(ids, given), strict=True):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     assert loaded.name == str(tmp_path)
-    assert not any(p.requires_grad for p in loaded._held.module.parameters())
+    assert not any(p.requires_grad for p in loaded.module.parameters())
 
 
 def test_a_model_that_keeps_nothing_says_so() -> None:

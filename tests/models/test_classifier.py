@@ -8,7 +8,7 @@ from transformers import BertForSequenceClassification, pipeline
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES
@@ -75,7 +75,7 @@ def test_a_saved_folder_gives_the_same_numbers(tmp_path: Path) -> None:
     loaded = Classifier.load(tmp_path)
     assert isinstance(loaded, TextModel)
     assert loaded.labels == LABELS
-    assert_same_weights(loaded._held.module, classifier_module())
+    assert_same_weights(loaded.module, classifier_module())
     ids = ids_of(loaded, TEXTS)
     torch.testing.assert_close(loaded.outputs(ids), classifier().outputs(ids), atol=1e-5, rtol=1e-5)
 

@@ -155,7 +155,8 @@ def test_its_chat_template_is_kept(tmp_path: Path) -> None:
     header = settings(**{"tokenizer.chat_template": template})
     lm = load(write(tmp_path / "chat.gguf", header), device="cpu")
     assert isinstance(lm, CausalLM)
-    assert lm.tokenizer.decode(lm.instructed("a photo").begin_ids).endswith("a photo ")
+    asked = lm.prompted([{"role": "user", "content": "a photo"}])
+    assert lm.tokenizer.decode(asked.begin_ids).endswith("a photo ")
 
 
 def test_pieces_are_merged_as_their_scores_say(tmp_path: Path) -> None:

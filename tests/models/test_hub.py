@@ -16,10 +16,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from fuseprompt.errors import FuseError, MissingModelError, ModelError
 from fuseprompt.models import hub
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
-from fuseprompt.models.hub import load, pick_device
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
+from fuseprompt.models.hub import load, pick_device, revision_of
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.offline.manifest import OFFLINE_IDS
 from tests.tiny import (
     bert_module,
@@ -245,3 +244,42 @@ def test_a_gpu_that_is_not_there() -> None:
 def test_a_device_that_does_not_exist() -> None:
     with pytest.raises(ModelError, match=r"device 'gpu' is not one that torch knows"):
         pick_device("gpu")
+
+
+def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
+    first = revision_of(str(tmp_path / "a"))
+    assert len(first) == 64
+    assert revision_of(str(tmp_path / "b")) == first
+    (tmp_path / "b" / "model.safetensors").write_bytes(b"weightz")
+    assert revision_of(str(tmp_path / "b")) != first
+
+
+def test_a_gguf_file_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"1")
+    first = revision_of(str(tmp_path / "x.gguf"))
+    (tmp_path / "x.gguf").write_bytes(b"2")
+    assert revision_of(str(tmp_path / "x.gguf")) != first
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (Path("/cache/models--a--b/snapshots/0123abc/config.json"), True)
+    monkeypatch.setattr(hub, "find_config", lambda name, local_only: found)
+    assert revision_of("a/b") == "0123abc"
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    with pytest.raises(MissingModelError, match="fuseprompt prepare"):
+        revision_of("offline:lm")
+    with pytest.raises(ModelError, match=r"no config.json"):
+        revision_of(str(tmp_path))
+
+
+@pytest.mark.offline
+def test_the_offline_models_have_revisions() -> None:
+    names = ("offline:lm", "offline:image-text", "offline:sentiment")
+    assert len({revision_of(name) for name in names}) == 3

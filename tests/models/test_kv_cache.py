@@ -316,7 +316,7 @@ def test_a_tower_that_runs_out_of_memory_gets_smaller_passes(
         return run(self, token_ids, *more)
 
     monkeypatch.setattr(TextTower, "go_on", run_small)
-    monkeypatch.setattr(clip()._held.pass_size, "tokens", clip()._held.pass_size.tokens)
+    monkeypatch.setattr(clip().pass_size, "tokens", clip().pass_size.tokens)
     ids, rows = candidates()
     assert_same(started().outputs(ids, prefix_ids(), rows), singly(ids))
     assert 1 < max(sizes) <= 3

@@ -112,9 +112,9 @@ def test_a_wrong_score_is_found(kind: str, tmp_path: Path) -> None:
     folder = write_family(family, tmp_path, Vocabularies())
     both = open_both(family, folder)
     with torch.no_grad():
-        layer = both.ours._held.text_side.get_input_embeddings()
+        layer = both.ours.text_side.get_input_embeddings()
         layer.weight[:, 0] *= 1.01
-        both.ours._held.__dict__.pop("vocabulary", None)
+        both.ours.__dict__.pop("vocabulary", None)
     errors = likelihood_errors(both) if kind == "lm" else output_errors(both)
     assert max(errors.values()) > TOLERANCE
     if kind != "lm":

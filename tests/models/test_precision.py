@@ -10,10 +10,9 @@ from PIL import Image
 
 from fuseprompt.models.batching import full_precision
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import PrefixCache
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 from tests import tiny

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from fuseprompt.models.base import TextModel
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def tower_of(compute: Any) -> TextTower:
-    config = clip()._held.text_side.config
+    config = clip().text_side.config
     return TextTower(compute, config, CPU, PassSize(4096, CPU))
 
 
@@ -24,7 +24,7 @@ def row() -> list[int]:
 
 
 def test_clip_goes_on_from_a_prefix() -> None:
-    assert tower_of(clip()._compute).can_continue(row())
+    assert tower_of(clip()._compute).can_continue(torch.tensor([row()]))
 
 
 def test_a_tower_that_sees_only_the_rest_is_found() -> None:
@@ -32,21 +32,21 @@ def test_a_tower_that_sees_only_the_rest_is_found() -> None:
         output = clip()._compute(ids, **more)
         return output if ids.shape[1] == len(row()) else output.roll(1, dims=-1)
 
-    assert not tower_of(forgetful).can_continue(row())
+    assert not tower_of(forgetful).can_continue(torch.tensor([row()]))
 
 
 def test_a_tower_that_takes_no_prefixes_is_found() -> None:
     def strict(ids: Tensor) -> Tensor:
         return clip()._compute(ids)
 
-    assert not tower_of(strict).can_continue(row())
+    assert not tower_of(strict).can_continue(torch.tensor([row()]))
 
 
 def test_the_attention_is_the_usual_one_afterwards() -> None:
     def fail(ids: Tensor, **_: Any) -> Tensor:
         raise ArithmeticError
 
-    config, prefixes = clip()._held.text_side.config, PaddedIds.from_lists([row()[:3]])
+    config, prefixes = clip().text_side.config, PaddedIds.from_lists([row()[:3]])
     usual, before = config._attn_implementation, clip().outputs(PaddedIds.from_lists([row()]))
     tower_of(clip()._compute).start(prefixes)
     with pytest.raises(ArithmeticError):

@@ -120,7 +120,11 @@ def test_a_chat_template_is_filled_in(tmp_path) -> None:
     )
     save_folder(tmp_path, gpt2_module(), tokenizer)
     lm = CausalLM.load(tmp_path)
-    asked = lm.instructed("a photo", system="the museum")
+    messages = [
+        {"role": "system", "content": "the museum"},
+        {"role": "user", "content": "a photo"},
+    ]
+    asked = lm.prompted(messages)
     want = "system: the museum\nuser: a photo\nassistant:"
     assert lm.tokenizer.decode(asked.begin_ids) == want
 
@@ -129,7 +133,7 @@ def test_without_a_chat_template_it_says_what_to_do(tmp_path) -> None:
     save_folder(tmp_path, gpt2_module(), gpt2_tokenizer())
     for lm in (CausalLM.load(tmp_path), gpt2()):
         with pytest.raises(ModelError, match=r"no chat template.*prompted"):
-            lm.instructed("a photo")
+            lm.prompted([{"role": "user", "content": "a photo"}])
 
 
 def test_a_prompt_that_fills_the_model_is_refused() -> None:

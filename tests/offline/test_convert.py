@@ -341,7 +341,7 @@ def test_the_real_language_model_predicts_english() -> None:
 
 @pytest.mark.offline
 def test_the_real_clip_vocabulary_agrees_with_word_pieces_on_whole_words() -> None:
-    from fuseprompt.models.sentence import SentenceEncoder
+    from fuseprompt.models.encoders import SentenceEncoder
 
     texts = ["An image of a red car.", "a dog on the beach"]
     pieces = SentenceEncoder.load(offline_folder("sentence")).encode(texts)

@@ -191,7 +191,7 @@ def test_the_committed_head_loads_and_is_small(folder: Path) -> None:
 
 @pytest.mark.offline
 def test_photos_lie_near_their_words() -> None:
-    from fuseprompt.models.sentence import SentenceEncoder
+    from fuseprompt.models.encoders import SentenceEncoder
 
     folder = offline_folder("image-text")
     names = json.loads((folder / "classes.json").read_text("utf-8"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.proposals.base import Positions
 from fuseprompt.proposals.gradient import GAIN, Gradient

@@ -20,7 +20,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
     models = {
         "offline:lm": gpt2(),
-        "offline:image-text": TwoTowerModel(sentence_encoder(), clip(), name="tiny-two-towers"),
+        "offline:image-text": TwoTowerModel(
+            sentence_encoder(), clip().image_features, name="tiny-two-towers"
+        ),
         "offline:sentiment": classifier(),
     }
     monkeypatch.setattr(hub, "load", models.__getitem__)

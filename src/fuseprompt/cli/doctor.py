@@ -220,8 +220,7 @@ def _print_model(model_id: str, output: Output) -> int:
 
 def _kind(model: object) -> str:
     from fuseprompt.models.causal_lm import CausalLM
-    from fuseprompt.models.classifier import Classifier
-    from fuseprompt.models.sentence import SentenceEncoder
+    from fuseprompt.models.encoders import Classifier, SentenceEncoder
 
     kinds = {
         CausalLM: "language model",

@@ -2,16 +2,15 @@
 
 Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both
 from plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself
-begins a text with BOS, it is put in front here, and so is a prompt (`prompted`, `instructed`). As a
+begins a text with BOS, it is put in front here, and so is a prompt (`prompted`). As a
 secondary it judges what a text makes likely (`continuation_nll`). Not here: what makes a caption
 fluent (`fuseprompt.objective.fluency`).
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +19,7 @@ from torch import Tensor
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import KeyValues, put_beginning
 from fuseprompt.models.batching import PassSize, full_precision
-from fuseprompt.models.pretrained import Pretrained, load_pretrained
+from fuseprompt.models.pretrained import PretrainedModel
 from fuseprompt.text.retokenize import PaddedIds, concatenate
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -35,7 +34,7 @@ CONTINUED_TOLERANCE = 1e-4
 
 
 @final
-class CausalLM:
+class CausalLM(PretrainedModel):
     """A causal language model.
 
     Args:
@@ -43,25 +42,26 @@ class CausalLM:
         tokenizer: Its tokenizer.
         name: The id or folder it came from.
 
+    Attributes:
+        begin_ids: What stands before every text: what the tokenizer itself puts there, or a prompt.
+        end_ids: Tokens that end a text, or begin with a newline.
+        can_continue: Whether `continue_from` gives the numbers of a whole pass; tried out, not
+            looked up.
+
     Raises:
-        ModelError: If the model has no token that ends a text, or cannot be used (`Pretrained`).
+        ModelError: If the model has no token that ends a text, or cannot be used
+            (`PretrainedModel`).
     """
 
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
+
     def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
-        self.name = name
-        self.tokenizer = tokenizer
-        self._held = Pretrained(module, tokenizer, name=name)
-        #: What stands before every text: what the tokenizer itself puts there, or a prompt.
-        self.begin_ids: tuple[int, ...] = tokenizer.prefix_ids
-        self._source: str | None = None
-        self._held.try_out(lambda ids: module(input_ids=ids).logits)
-        self.max_length: int = self._held.max_length
-        self.notes: tuple[str, ...] = self._held.notes
         accepts = inspect.signature(module.forward).parameters
         self._keeps_logits = "logits_to_keep" in accepts
         self._cache_keyword = next((n for n in CACHE_KEYWORDS if n in accepts), "")
-        self._pass_size = PassSize(TOKENS_PER_PASS, self._held.device)
-        #: Whether `continue_from` gives the numbers of a whole pass; tried out, not looked up.
+        super().__init__(module, tokenizer, name=name)
+        self.begin_ids: tuple[int, ...] = tokenizer.prefix_ids
+        self._nll_size = PassSize(TOKENS_PER_PASS, self.device)
         self.can_continue: bool = bool(self._cache_keyword) and self._continues()
         if not self.can_continue:
             self.notes += ("It keeps no keys and values, so every step computes whole texts.",)
@@ -72,96 +72,53 @@ class CausalLM:
                 "begins with a newline). Set eos_token_id in its config.json."
             )
 
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        local_only: bool = True,
-        device: torch.device | None = None,
-        name: str = "",
-    ) -> "CausalLM":
-        """Load a folder (or Hub id, when `local_only` is off) in fp32."""
-        from transformers import AutoModelForCausalLM as Auto
-
-        module, tokenizer = load_pretrained(path, Auto, local_only=local_only, device=device)
-        model = cls(module, tokenizer, name=name or str(path))
-        model._source = str(path)
-        return model
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self._held.device
-
-    @property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The embedding layer applied to every id, shape (v, d)."""
-        return self._held.vocabulary
-
-    def prompted(self, prompt: str) -> "CausalLM":
+    def prompted(self, prompt: str | Sequence[Mapping[str, str]]) -> "CausalLM":
         """Return this model with a prompt before every text; weights are shared.
 
         The prompt is no part of a text: it is neither scored nor reported, but all that follows is
         predicted from it. Texts that stand for special tokens are read as these tokens.
 
         Args:
-            prompt: For a chat model, its template filled in (`instructed` does that).
+            prompt: A text, or the messages of a chat (`role` and `content` each), which the model's
+                own chat template makes a text of.
 
         Returns:
             A model whose texts may be as much shorter as the prompt is long.
 
         Raises:
-            ModelError: If the prompt leaves no room for a text.
+            ModelError: If the prompt leaves no room for a text, or a chat has no template.
         """
-        ids = tuple(self.tokenizer.encode(prompt))
+        text = prompt if isinstance(prompt, str) else self._fill_template(prompt)
+        ids = tuple(self.tokenizer.encode(text))
         begin = self.tokenizer.prefix_ids
         if ids[: len(begin)] != begin:  # A template often has BOS itself: never two.
             ids = (*begin, *ids)
-        room = self._held.max_length - (len(ids) - len(begin))
+        longest = self.max_length + len(self.begin_ids) - len(begin)
+        room = longest - (len(ids) - len(begin))
         if room < 2:
             raise ModelError(
                 f"{self.name}: the prompt has {len(ids)} tokens, the model takes "
-                f"{self._held.max_length} and a text needs some. Shorten the prompt."
+                f"{longest} and a text needs some. Shorten the prompt."
             )
         model = copy(self)
         model.begin_ids, model.max_length = ids, room
         return model
 
-    def instructed(self, user: str, *, system: str = "") -> "CausalLM":
-        """Return this chat model with its own template before every text, as an answer to `user`.
-
-        Args:
-            user: What the user says.
-            system: System prompt, where the template takes one.
-
-        Returns:
-            A model whose texts are answers.
-
-        Raises:
-            ModelError: If the model has no chat template, or came from no folder or Hub id.
-        """
+    def _fill_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         from transformers import AutoTokenizer
 
         loaded: Any = None
-        if self._source is not None:
-            loaded = AutoTokenizer.from_pretrained(self._source, local_files_only=True)
+        if self.source is not None:
+            loaded = AutoTokenizer.from_pretrained(str(self.source), local_files_only=True)
         if loaded is None or not loaded.chat_template:
             raise ModelError(
                 f"{self.name}: there is no chat template beside the model. Fill in the template "
-                "yourself and pass it to prompted(...)."
+                "yourself and pass the text to prompted(...)."
             )
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": user})
-        return self.prompted(
-            loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = loaded.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
         )
-
-    def outputs(
-        self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
-    ) -> Float[Tensor, "b o"]:
-        """Return the log-probabilities of the token after each row of framed ids, shape (b, v)."""
-        return self._held.outputs(self._next_log_probs, token_ids, embeds=embeds)
+        return text
 
     def continuation_nll(
         self,
@@ -193,28 +150,28 @@ class CausalLM:
         def compute(ids: Tensor) -> Tensor:
             kept = min(width, ids.shape[1] - 1)
             last = {"logits_to_keep": kept + 1} if self._keeps_logits else {}
-            logits = self._held.module(input_ids=ids, **last).logits[:, -kept - 1 : -1]
+            logits = self.module(input_ids=ids, **last).logits[:, -kept - 1 : -1]
             log_probs = torch.log_softmax(logits.float(), dim=-1)
             nll = -log_probs.gather(-1, ids[:, -kept:, None])[..., 0]
             return torch.nn.functional.pad(nll, (width - kept, 0))
 
         # The logits of a whole vocabulary at every position: few rows at a time.
-        nll = self._held.outputs(compute, joined, embeds=whole, padded_to=TOKENS_PER_PASS // 16)
+        nll = self._run(compute, joined, embeds=whole, padded_to=TOKENS_PER_PASS // 16)
         lengths = continuation.lengths.to(nll.device)
         counted = torch.arange(width, device=nll.device) >= width - lengths[:, None]
         return (nll * counted).sum(dim=1) / lengths
 
-    def _next_log_probs(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
+    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         # Not every family can leave the logits of all other positions out.
         last = {"logits_to_keep": 1} if self._keeps_logits else {}
-        logits: Tensor = self._held.module(input_ids=ids, **last).logits[:, -1]
+        logits: Tensor = self.module(input_ids=ids, **last).logits[:, -1]
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after rows of equal length, shape (b, v)."""
         with full_precision():
-            return self._next_log_probs(self._begin(token_ids).to(self._held.device))
+            return self._compute(self._begin(token_ids).to(self.device))
 
     @torch.no_grad()
     def continue_from(
@@ -232,7 +189,7 @@ class CausalLM:
         """
         from transformers import DynamicCache
 
-        ids = token_ids.to(self._held.device)
+        ids = token_ids.to(self.device)
         # A new object each time: the library's caches grow in place. Its layers append by
         # concatenation, so the tensors of `past` stay as they are.
         cache = DynamicCache()
@@ -240,7 +197,7 @@ class CausalLM:
             cache.update(keys, values, layer)
         last = {"logits_to_keep": 1} if self._keeps_logits else {}
         known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True}
-        logits = self._held.module(input_ids=ids, **known, **last).logits[:, -1]
+        logits = self.module(input_ids=ids, **known, **last).logits[:, -1]
         key_values = tuple((layer.keys, layer.values) for layer in cache.layers)
         return torch.log_softmax(logits.float(), dim=-1), key_values
 
@@ -270,14 +227,14 @@ class CausalLM:
 
             def compute(chunk: Tensor) -> tuple[Tensor, Tensor]:
                 own = torch.tensor([list(token_ids[i]) for i in chunk.tolist()], dtype=torch.long)
-                ids = self._begin(own).to(self._held.device)
-                logits = self._held.module(input_ids=ids).logits
+                ids = self._begin(own).to(self.device)
+                logits = self.module(input_ids=ids).logits
                 log_probs = torch.log_softmax(logits.float(), dim=-1)
                 follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
-                ends = log_probs[:, -1][:, self.end_ids.to(self._held.device)]
+                ends = log_probs[:, -1][:, self.end_ids.to(self.device)]
                 return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
 
-            for chunk, (follows, end) in self._pass_size.run(torch.tensor(alike), length, compute):
+            for chunk, (follows, end) in self._nll_size.run(torch.tensor(alike), length, compute):
                 for j, i in enumerate(chunk.tolist()):
                     first = max(num_begin + num_given[i], 1)
                     results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]])
@@ -289,7 +246,7 @@ class CausalLM:
 
     def _continues(self) -> bool:
         """Return whether going on from a past gives what a whole pass gives."""
-        ids = torch.tensor([self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))])
+        ids = self._sample()
         cut = ids.shape[1] // 2
         if cut == 0:
             return False
@@ -299,15 +256,15 @@ class CausalLM:
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             # A state of another kind than keys and values, or none.
             return False
-        with torch.no_grad():
-            want = self._next_log_probs(ids.to(self._held.device))
+        with torch.no_grad(), full_precision():
+            want = self._compute(ids.to(self.device))
         return bool(((got - want).abs() <= CONTINUED_TOLERANCE * want.abs().clamp_min(1.0)).all())
 
     def _find_end_ids(self) -> list[int]:
         ends: set[int] = {i for i, t in enumerate(self.tokenizer.token_texts) if t.startswith("\n")}
         for config in (
-            self._held.module.config,
-            getattr(self._held.module, "generation_config", None),
+            self.module.config,
+            getattr(self.module, "generation_config", None),
         ):
             eos = getattr(config, "eos_token_id", None)
             ends.update([eos] if isinstance(eos, int) else eos or [])

@@ -5,7 +5,9 @@ from a repository (`trust_remote_code` stays off), and nothing but this function
 Read next: `fuseprompt.models.causal_lm`.
 """
 
+import hashlib
 import json
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -14,12 +16,11 @@ from safetensors import SafetensorError
 
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.gguf import open_gguf
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.offline.image_tower import ImageTower
-from fuseprompt.offline.manifest import OFFLINE_IDS, offline_folder
+from fuseprompt.offline.manifest import OFFLINE_IDS, offline_folder, read_artefact, recipe_digest
 
 Model = CausalLM | ClipModel | TwoTowerModel | Classifier | SentenceEncoder
 
@@ -70,6 +71,35 @@ def load(
         ) from None
 
 
+def revision_of(model_id: str, *, local_only: bool = False) -> str:
+    """Return what fixes the weights behind an id that `load` takes.
+
+    Args:
+        model_id: An offline id, a local folder, a GGUF file, or an id on the Hugging Face Hub.
+        local_only: Never ask the Hub, only its local cache.
+
+    Returns:
+        The digest of an offline model's origin, the SHA-256 of a folder's files, or the commit of
+        the Hub's repository that is in the local cache.
+
+    Raises:
+        MissingModelError: If there is no such model; for the Hub, its configuration is downloaded.
+        ModelError: If a folder has no configuration.
+    """
+    if model_id.startswith("offline:"):
+        offline_folder(model_id)  # Says what is missing, and what mends it.
+        name = model_id.removeprefix("offline:")
+        # The head is read from the package when the image tower is loaded.
+        head = read_artefact("image_head.safetensors") if name == "image-text" else b""
+        return hashlib.sha256(recipe_digest(name).encode() + head).hexdigest()
+    if model_id.endswith(".gguf") and Path(model_id).is_file():
+        return _hash_files([Path(model_id)])
+    config, _ = find_config(model_id, local_only=local_only)
+    if Path(model_id).is_dir():
+        return _hash_files(sorted(f for f in Path(model_id).iterdir() if f.is_file()))
+    return config.parent.name  # snapshots/COMMIT/config.json
+
+
 def pick_device(device: str | torch.device) -> torch.device:
     """Return a torch device; "auto" is a GPU if there is one.
 
@@ -115,7 +145,7 @@ def _load_offline(name: str, device: torch.device) -> Model:
             resources.files("fuseprompt") / "data" / "image_head.safetensors"
         ) as head:
             tower = ImageTower.load(offline_folder(name), head if head.is_file() else None)
-        return TwoTowerModel(text, tower, name=name)
+        return TwoTowerModel(text, tower.image_features, name=name)
     return SentenceEncoder.load(offline_folder(name), device=device, name=name)
 
 
@@ -229,3 +259,13 @@ def _writes(architectures: list[str]) -> bool:
         a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
         for a in architectures
     )
+
+
+def _hash_files(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(
+                f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\0".encode()
+            )
+    return digest.hexdigest()

@@ -5,7 +5,7 @@ and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image 
 stand-in). Read next: `fuseprompt.objective.terms`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel, replaced_embeddings
 from fuseprompt.models.batching import full_precision, run_by_length
+from fuseprompt.models.checks import check_output
+from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.kv_cache import TowerCache
-from fuseprompt.models.pretrained import Pretrained, load_pretrained
-from fuseprompt.models.selftest import check_output
-from fuseprompt.models.sentence import SentenceEncoder
+from fuseprompt.models.pretrained import PretrainedModel
 from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -35,26 +35,23 @@ class ImageTextModel(TextModel, Protocol):
         ...
 
 
-@runtime_checkable
-class ImageEncoder(Protocol):
-    """The picture's half of a two-tower model."""
-
-    def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
-        """Return the L2-normalised features of RGB pictures, shape (n, o)."""
-        ...
-
-
 @final
 class TwoTowerModel:
     """A sentence encoder and an image encoder that share one space.
 
     Args:
         text: Text tower.
-        image: Image tower; its features have the width of the text tower's.
+        image: From RGB pictures to L2-normalised features, as wide as the text tower's.
         name: What error messages call the model.
     """
 
-    def __init__(self, text: SentenceEncoder, image: ImageEncoder, *, name: str = "") -> None:
+    def __init__(
+        self,
+        text: SentenceEncoder,
+        image: Callable[[Sequence[Image.Image]], Float[Tensor, "n o"]],
+        *,
+        name: str = "",
+    ) -> None:
         self._text = text
         self._image = image
         self.name = name
@@ -76,11 +73,12 @@ class TwoTowerModel:
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
         with full_precision():
-            return self._image.image_features(images)
+            features: Tensor = self._image(images)
+        return features
 
 
 @final
-class ClipModel:
+class ClipModel(PretrainedModel):
     """A Hugging Face image-text model (CLIP and its relatives).
 
     A family that reads its padding (SigLIP pools the last position, whatever stands there) always
@@ -97,7 +95,8 @@ class ClipModel:
         padded_to: Tokens that every text is filled up to, or `None`.
 
     Raises:
-        ModelError: If the model has no text or no image side, or cannot be used (`Pretrained`).
+        ModelError: If the model has no text or no image side, or cannot be used
+            (`PretrainedModel`).
     """
 
     def __init__(
@@ -109,15 +108,10 @@ class ClipModel:
                     f"{name}: {type(module).__name__} has no {method}; "
                     "expected an image-text model like CLIP."
                 )
-        self.name = name
-        self.tokenizer = tokenizer
-        self._processor = processor
         text_side = getattr(module, "text_model", module)
-        self._held = Pretrained(module, tokenizer, name=name, text_side=text_side)
-        self._held.try_out(self._compute)
-        self.max_length: int = self._held.max_length
+        super().__init__(module, tokenizer, name=name, text_side=text_side)
+        self._processor = processor
         self.padded_to: int | None = self.max_length if self._reads_padding() else None
-        self.notes: tuple[str, ...] = self._held.notes
         if self.padded_to is not None:
             self.notes += (
                 f"It reads padding, so every text is padded to {self.padded_to} tokens.",
@@ -127,41 +121,28 @@ class ClipModel:
             self.notes += ("Its text tower cannot go on from a prefix: texts are computed whole.",)
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        local_only: bool = True,
-        device: torch.device | None = None,
-        name: str = "",
-    ) -> "ClipModel":
-        """Load a folder (or Hub id, when `local_only` is off) in fp32."""
-        from transformers import AutoModel
-
+    def _read_more(
+        cls, path: str | Path, tokenizer: Tokenizer, *, local_only: bool, name: str
+    ) -> dict[str, Any]:
         # The lazy name of the package asks for torchvision in some releases; the class does not.
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-        module, tokenizer = load_pretrained(path, AutoModel, local_only=local_only, device=device)
-        processor = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
-        return cls(module, tokenizer, processor, name=name or str(path))
-
-    @property
-    def vocabulary(self) -> Float[Tensor, "v d"]:
-        """The text side's embedding layer applied to every id, shape (v, d)."""
-        return self._held.vocabulary
+        del tokenizer, name
+        loaded = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
+        return {"processor": loaded}
 
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
         if self.padded_to is None:
-            return self._held.outputs(self._compute, token_ids, embeds=embeds)
+            return super().outputs(token_ids, embeds=embeds)
         return run_by_length(
             self._compute_padded,
             token_ids,
+            device=self.device,
+            size=self.pass_size,
             embeds=embeds,
-            device=self._held.device,
-            size=self._held.pass_size,
             padded_to=self.padded_to,
         )
 
@@ -174,9 +155,9 @@ class ClipModel:
         """
         # SigLIP 2 wants its pictures' shapes beside the pixels: whatever the processor gives.
         batch = self._processor(images=list(images), return_tensors="pt")
-        inputs = {key: value.to(self._held.device) for key, value in batch.items()}
+        inputs = {key: value.to(self.device) for key, value in batch.items()}
         with full_precision():
-            features = _vector(self._held.module.get_image_features(**inputs))
+            features = _vector(self.module.get_image_features(**inputs))
         check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
 
@@ -190,17 +171,11 @@ class ClipModel:
         """Return the text tower if its passes can start after a prefix, which is tried out."""
         if self.padded_to is not None:
             return None
-        tower = TextTower(
-            self._compute,
-            self._held.text_side.config,
-            device=self._held.device,
-            size=self._held.pass_size,
-        )
-        row = self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))
-        return tower if tower.can_continue(row) else None
+        tower = TextTower(self._compute, self.text_side.config, self.device, self.pass_size)
+        return tower if tower.can_continue(self._sample()) else None
 
     def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:
-        features = _vector(self._held.module.get_text_features(input_ids=ids, **more))
+        features = _vector(self.module.get_text_features(input_ids=ids, **more))
         return torch.nn.functional.normalize(features, dim=-1)
 
     def _compute_padded(
@@ -218,7 +193,7 @@ class ClipModel:
                 return self._compute(full, **masked)
         fill = self.vocabulary[padding.token_id].expand(len(ids), room, -1)
         parts = (fill, embeds) if padding.on_left else (embeds, fill)
-        with replaced_embeddings(self._held.text_side, torch.cat(parts, dim=1)):
+        with replaced_embeddings(self.text_side, torch.cat(parts, dim=1)):
             return self._compute(full, **masked)
 
     @torch.no_grad()
@@ -228,7 +203,7 @@ class ClipModel:
         if padding is None:
             return False
         row = self.tokenizer.frame(self.tokenizer.encode("a cat"))
-        ids = torch.tensor([[*row, padding.token_id]], device=self._held.device)
+        ids = torch.tensor([[*row, padding.token_id]], device=self.device)
         mask = torch.ones_like(ids)
         mask[:, -1] = 0
         cosine = (self._compute(ids[:, :-1]) * self._compute(ids, attention_mask=mask)).sum()

@@ -1,32 +1,34 @@
-"""A Hugging Face model with its tokenizer: loaded, frozen, measured, and run on batches of ids.
+"""A Hugging Face model with its tokenizer: loaded, checked, frozen, and run on batches of ids.
 
-What all families share lies here once; what a family makes of its numbers lies in `causal_lm`,
-`sentence`, `classifier` and `image_text`, each of which holds one `Pretrained`. Here is no loss and
-no choice between families (`fuseprompt.models.hub`). Read next: `fuseprompt.models.sentence`.
+What all families share is here once; `causal_lm`, `encoders` and `image_text` say what a family
+makes of its numbers. Here is no loss and no choice between families (`fuseprompt.models.hub`).
+Read next: `fuseprompt.models.encoders`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
-from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, run_by_length
-from fuseprompt.models.selftest import check_embeddings, check_output, describe_unusual
+from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, full_precision, run_by_length
+from fuseprompt.models.checks import SAMPLE, check_embeddings, check_output, check_tokenizer
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens that a model takes where neither its configuration nor its tokenizer names a limit.
 UNLIMITED: Final = 100_000
 
+M = TypeVar("M", bound="PretrainedModel")
 
-@final
-class Pretrained:
-    """A frozen model and its tokenizer.
+
+class PretrainedModel(ABC):
+    """A frozen model that makes one vector of each text; a family says which (`_compute`).
 
     Args:
         module: A Hugging Face model.
@@ -34,11 +36,19 @@ class Pretrained:
         name: The id or folder it came from.
         text_side: The part of `module` that embeds token ids, if that is not the whole.
 
+    Attributes:
+        source: Where it was loaded from, or `None`.
+        max_length: Longest text in tokens, special tokens included.
+        notes: What is unusual about the model and changes what a search does.
+
     Raises:
         ModelError: If the model has no layer that embeds token ids, one with fewer rows than the
             tokenizer has tokens, or damaged weights.
-        TokenizerError: If the tokenizer frames a text with the same special token twice.
+        TokenizerError: If the tokenizer puts the same special token twice before or after a text.
     """
+
+    #: The class of transformers that loads the family.
+    auto_class: ClassVar[str] = "AutoModel"
 
     def __init__(
         self, module: Any, tokenizer: Tokenizer, *, name: str = "", text_side: Any = None
@@ -46,17 +56,60 @@ class Pretrained:
         self.module = module.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name
+        self.source: str | Path | None = None
         self.text_side = module if text_side is None else text_side
+        check_tokenizer(tokenizer)
         check_embeddings(self.text_side, tokenizer, name=name)
-        named = (tokenizer.max_length, count_positions(self.text_side))
-        limits = [n for n in named if n is not None]
-        self.max_length: int = min(limits, default=UNLIMITED)
+        limits = (tokenizer.max_length, count_positions(self.text_side))
+        named = [limit for limit in limits if limit is not None]
+        self.max_length: int = min(named, default=UNLIMITED)
+        self.notes: tuple[str, ...] = () if named else ("It names no longest text.",)
         self.pass_size = PassSize(TOKENS_PER_PASS, self.device)
-        self.notes: tuple[str, ...] = describe_unusual(
-            self.text_side,
-            tokenizer,
-            max_length=self.max_length if limits else None,
-        )
+        with torch.no_grad(), full_precision():
+            check_output(self._compute(self._sample().to(self.device)), name=name)
+
+    @classmethod
+    def load(
+        cls: type[M],
+        path: str | Path,
+        *,
+        local_only: bool = True,
+        device: torch.device | None = None,
+        name: str = "",
+    ) -> M:
+        """Load a folder (or Hub id, when `local_only` is off) in fp32.
+
+        Args:
+            path: The folder or id.
+            local_only: Never ask the Hub.
+            device: Where the weights go.
+            name: What error messages call the model.
+
+        Returns:
+            The model.
+        """
+        import transformers
+
+        auto = getattr(transformers, cls.auto_class)
+        module = auto.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
+        name = name or str(path)
+        more = cls._read_more(path, tokenizer, local_only=local_only, name=name)
+        model = cls(module.to(device), tokenizer, name=name, **more)
+        model.source = path
+        return model
+
+    @classmethod
+    def _read_more(
+        cls,
+        path: str | Path,  # noqa: ARG003
+        tokenizer: Tokenizer,  # noqa: ARG003
+        *,
+        local_only: bool,  # noqa: ARG003
+        name: str,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """Return what else the family is made of, by the names of its arguments."""
+        return {}
 
     @cached_property
     def vocabulary(self) -> Float[Tensor, "v d"]:
@@ -69,21 +122,26 @@ class Pretrained:
         device: torch.device = self.module.device
         return device
 
-    def try_out(self, compute: Callable[[Int[Tensor, "b s"]], Float[Tensor, "..."]]) -> None:
-        """Check that the answer to a short text is finite.
+    def outputs(
+        self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Return one vector for each text, whatever its neighbours are.
 
         Args:
-            compute: From ids, shape (1, s), to anything.
+            token_ids: Ids with special tokens.
+            embeds: Stand in for the ids' embeddings, shape (b, s, d); the result is differentiable
+                in them and in nothing else.
 
-        Raises:
-            ModelError: If it is not.
+        Returns:
+            Vectors, shape (b, o), in fp32.
         """
-        ids = self.tokenizer.frame(self.tokenizer.encode("An image of a cat."))
-        with torch.no_grad():
-            output = compute(torch.tensor([ids], device=self.device))
-        check_output(output, name=self.name)
+        return self._run(self._compute, token_ids, embeds=embeds)
 
-    def outputs(
+    @abstractmethod
+    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
+        """Return one vector for each row of ids of equal length."""
+
+    def _run(
         self,
         compute: Callable[[Int[Tensor, "b s"]], Float[Tensor, "b o"]],
         token_ids: PaddedIds,
@@ -91,18 +149,7 @@ class Pretrained:
         embeds: Float[Tensor, "b s d"] | None = None,
         padded_to: int = 1,
     ) -> Float[Tensor, "b o"]:
-        """Run a forward pass over framed ids, rows of equal length together.
-
-        Args:
-            compute: From ids of equal length, shape (b, s), to one vector per row.
-            token_ids: Framed ids.
-            embeds: Stand in for the ids' embeddings, shape (b, s, d); the result is differentiable
-                in them and in nothing else.
-            padded_to: Tokens that a row counts at least, so that costly passes stay small.
-
-        Returns:
-            One vector per row, shape (b, o), in fp32.
-        """
+        """Run a function of ids of equal length on batches (`run_by_length`)."""
 
         def forward(ids: Tensor, part: Tensor | None) -> Tensor:
             if part is None:
@@ -114,29 +161,15 @@ class Pretrained:
         return run_by_length(
             forward,
             token_ids,
-            embeds=embeds,
             device=self.device,
             size=self.pass_size,
+            embeds=embeds,
             padded_to=padded_to,
         )
 
-
-def load_pretrained(
-    path: str | Path, auto_class: Any, *, local_only: bool, device: torch.device | None
-) -> tuple[Any, Tokenizer]:
-    """Load a folder (or Hub id, when `local_only` is off) in fp32.
-
-    Args:
-        path: The folder or id.
-        auto_class: One of transformers' Auto classes.
-        local_only: Never ask the Hub.
-        device: Where the weights go.
-
-    Returns:
-        The module and its tokenizer.
-    """
-    module = auto_class.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
-    return module.to(device), Tokenizer.from_pretrained(path, local_only=local_only)
+    def _sample(self) -> Int[Tensor, "1 s"]:
+        """Return the ids of a text of several tokens, special tokens included."""
+        return torch.tensor([self.tokenizer.frame(self.tokenizer.encode(SAMPLE))])
 
 
 def count_positions(module: Any) -> int | None:

@@ -160,22 +160,21 @@ class TextTower:
             positions = kept[:, None] + at[:length]
             return self.compute(ids, position_ids=positions, prefix_pass=now).float()
 
-    def can_continue(self, row: list[int]) -> bool:
+    def can_continue(self, ids: Int[Tensor, "1 s"]) -> bool:
         """Try out whether going on from a prefix gives the features of the whole text.
 
         Args:
-            row: Ids of a text of several tokens, special tokens included.
+            ids: A text of several tokens, special tokens included.
 
         Returns:
             Whether all features agree, for two lengths of what is kept.
         """
-        ids = torch.tensor([row])
         zero = torch.zeros(1, dtype=torch.long)
         try:
             with full_precision(), torch.no_grad():
-                begun = self.start(PaddedIds(ids[:, :-1], zero + len(row) - 1))
+                begun = self.start(PaddedIds(ids[:, :-1], zero + ids.shape[1] - 1))
                 want = self.compute(ids.to(self.device)).float()
-                for cut in (1, len(row) // 2):
+                for cut in (1, ids.shape[1] // 2):
                     got = self.go_on(ids[:, cut:], begun, zero, zero + cut)
                     if not bool(((got - want).abs() <= TOLERANCE).all()):
                         return False

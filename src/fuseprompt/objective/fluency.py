@@ -24,7 +24,7 @@ class Fluency:
     the last token; the sum is divided by tokens + 1, or reported whole where `per_token` is off
     (then short texts win). Range [0, inf). The first token of a text without prefix counts only
     where something precedes it: BOS of the tokenizer's own, or a prompt. For a system prompt or a
-    chat template give a model that has one: `Fluency(lm.instructed("Describe the picture."))`.
+    chat template give a model that has one (`CausalLM.prompted`).
 
     Attributes:
         model: The causal language model; its tokens are the ones that a search chooses.

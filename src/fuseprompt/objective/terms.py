@@ -15,10 +15,9 @@ from torch import Tensor
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.retokenize import PaddedIds
 
 

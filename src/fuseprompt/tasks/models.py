@@ -10,7 +10,7 @@ import torch
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.tasks.settings import ModelIds

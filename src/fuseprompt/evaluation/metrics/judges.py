@@ -19,7 +19,7 @@ from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.metrics.base import Score, Scoring, attempt
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image

@@ -18,9 +18,8 @@ from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
-from fuseprompt.models.hub import silence_libraries
+from fuseprompt.models.hub import revision_of, silence_libraries
 from fuseprompt.models.images import open_image
-from fuseprompt.models.revision import revision_of
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.search.minimize import describe, versions
 from fuseprompt.tasks.caption import Caption, caption, objective_of

@@ -1,44 +1,34 @@
-"""The questions at load time: what is unusual is noted, what cannot work is refused."""
+"""The checks at load time: what cannot work is refused, with a sentence that says what to do."""
 
 import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 from tokenizers import Tokenizer as Rust
 from tokenizers import processors
-from torch import nn
-from transformers import BertModel, GPT2LMHeadModel, PreTrainedTokenizerFast, ViTConfig, ViTModel
+from transformers import BertModel, ViTConfig, ViTModel
 
-from fuseprompt import cache
 from fuseprompt.errors import FuseError, ModelError, TokenizerError
-from fuseprompt.models import selftest
-from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.classifier import Classifier
+from fuseprompt.models.checks import check_tokenizer
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.pretrained import Pretrained
-from fuseprompt.models.selftest import HOSTILE, check_tokenizer
-from fuseprompt.models.sentence import SentenceEncoder
 from fuseprompt.text.tokenizer import Tokenizer
-from tests.text.tiny import byte_bpe, end_of_word_bpe, meta_bpe, word_piece
+from tests.text.tiny import byte_bpe
 from tests.tiny import (
     bert_config,
     bert_module,
     bert_tokenizer,
     classifier_module,
-    clip,
     clip_module,
     clip_processor,
     clip_tokenizer,
-    gpt2,
     gpt2_module,
     gpt2_tokenizer,
     save_folder,
     seeded,
-    sentence_encoder,
 )
 
 
@@ -49,40 +39,6 @@ def fresh(module: Any) -> Any:
     return copied.eval()
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "keeps_blank", "joins"),
-    [(byte_bpe, True, False), (word_piece, False, True), (meta_bpe, True, False)],
-    ids=["byte-level", "word-piece", "meta-symbol"],
-)
-def test_blanks_and_clean_up_are_found(tokenizer: Any, keeps_blank: bool, joins: bool) -> None:
-    facts = check_tokenizer(tokenizer())
-    assert facts.keeps_leading_blank == keeps_blank
-    assert facts.joins_punctuation == joins
-    assert facts.num_tokens == tokenizer().vocab_size
-
-
-def test_what_does_not_survive_is_found() -> None:
-    assert check_tokenizer(byte_bpe()).changed == ()
-    assert {"Ab aB", "a  b", " a"} <= set(check_tokenizer(word_piece()).changed)
-    assert set(check_tokenizer(end_of_word_bpe()).changed) <= set(HOSTILE)
-
-
-def test_a_tokenizer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "notes_dir", lambda: tmp_path / "notes")
-    first = check_tokenizer(word_piece())
-    asked: list[Tokenizer] = []
-    plain = selftest._ask
-    monkeypatch.setattr(selftest, "_ask", lambda t: asked.append(t) or plain(t))
-    assert check_tokenizer(word_piece()) == first
-    assert asked == []
-    (file,) = (tmp_path / "notes").iterdir()
-    file.write_text(file.read_text().replace('"num_added"', '"other"'))
-    assert check_tokenizer(word_piece()) == first  # an unreadable note: asked again
-    assert len(asked) == 1
-    check_tokenizer(byte_bpe())
-    assert len(asked) == 2
-
-
 def test_a_special_token_twice_before_a_text_is_refused() -> None:
     rust = Rust.from_str(byte_bpe()._backend.to_str())
     end = "<|endoftext|>"
@@ -91,41 +47,6 @@ def test_a_special_token_twice_before_a_text_is_refused() -> None:
     )
     with pytest.raises(TokenizerError, match=r"twice: .*before a text, the same special token"):
         check_tokenizer(Tokenizer(rust, name="twice"))
-
-
-def test_notes_say_what_is_unusual() -> None:
-    assert gpt2().notes == ()
-    assert any("after a blank" in note for note in sentence_encoder().notes)
-    assert any("before punctuation" in note for note in sentence_encoder().notes)
-    assert any("do not survive" in note for note in clip().notes)
-
-
-def test_rows_without_a_token_zero_rows_and_scale_are_noted() -> None:
-    class Scaled(nn.Embedding):
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return super().forward(ids) * 3.0
-
-    module = fresh(gpt2_module())
-    size = len(gpt2_tokenizer())
-    layer = Scaled(size + 7, 16)
-    layer.weight.data.normal_()
-    layer.weight.data[5] = 0.0
-    module.set_input_embeddings(layer)
-    notes = Pretrained(module, Tokenizer.from_hf(gpt2_tokenizer()), name="odd").notes
-    assert "7 rows of its matrix have no token; they are never proposed." in notes
-    assert "1 rows of its matrix are zero." in notes
-    assert "Its embedding layer multiplies the matrix by 3." in notes
-
-
-def test_added_tokens_are_noted() -> None:
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Rust.from_str(byte_bpe()._backend.to_str()), eos_token="<|endoftext|>"
-    )
-    tokenizer.add_tokens(["zebra"])
-    module = seeded(0, lambda: GPT2LMHeadModel(copy.deepcopy(gpt2_module().config)))
-    module.resize_token_embeddings(len(tokenizer))
-    notes = CausalLM(module, Tokenizer.from_hf(tokenizer)).notes
-    assert "1 tokens were added to its tokenizer and are plain text." in notes
 
 
 def test_a_vocabulary_larger_than_the_matrix_is_refused() -> None:
