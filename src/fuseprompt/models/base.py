@@ -1,6 +1,6 @@
 """What the rest of the package sees of a model: protocols, and the hook where gradients enter.
 
-`CausalModel` writes (the primary), `TextModel` judges a text (a secondary), `EmbedLoss` is all that
+`CausalModel` writes (the primary), `TextModel` reads (a secondary), `EmbedLoss` is all that
 a proposal sees of a term. No family of models is named here; `causal_lm`, `sentence`,
 `classifier` and `image_text` hold them. Read next: `fuseprompt.models.batching`.
 """
@@ -53,7 +53,7 @@ class TextModel(HasVocabulary, Protocol):
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Return one vector per row of framed ids; `embeds` stand in for the ids' embeddings.
+        """Return one vector per row of ids, special tokens included; `embeds` replace embeddings.
 
         A row's result does not depend on its neighbours or on padding. Gradients flow to `embeds`
         and nowhere else.
@@ -113,7 +113,7 @@ class CausalModel(HasVocabulary, Protocol):
 
     @property
     def begin_ids(self) -> tuple[int, ...]:
-        """Ids that stand before every text and are not scored: BOS, or a prompt."""
+        """Ids that come before every text and are not scored: BOS, or a prompt."""
         ...
 
     @property
@@ -137,16 +137,16 @@ def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
     return sum(t.numel() * t.element_size() for pair in key_values for t in pair)
 
 
-def put_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
-    """Put what precedes every text before rows of ids.
+def prepend_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
+    """Prepend what comes before every text to rows of ids.
 
     Args:
         model: The language model.
         rows: Ids of texts, without special tokens.
 
     Returns:
-        The rows, none of them empty: a model needs something to predict from, and where nothing
-        else is, the end of another text says least.
+        The rows. None is empty, since a model needs something to predict from: where there is
+        nothing else, the end of another text is put there.
     """
     begin = torch.tensor(model.begin_ids, dtype=torch.long).expand(len(rows), -1)
     lengths = torch.full_like(rows.lengths, begin.shape[1])

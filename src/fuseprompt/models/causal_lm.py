@@ -1,10 +1,10 @@
 """Causal language models: the primary, whose tokens are chosen.
 
-Gives the log-probabilities of the next token and the exact negative log-likelihood of a text, both
-from plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself
-begins a text with BOS, it is put in front here, and so is a prompt (`prompted`). As a
-secondary it judges what a text makes likely (`continuation_nll`). Not here: what makes a caption
-fluent (`fuseprompt.objective.fluency`).
+The log-probabilities of the next token and the exact negative log-likelihood of a text come from
+plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself begins a
+text with BOS, it is put in front here, and so is a prompt (`prompted`). As a secondary the model
+says how likely a text makes another (`continuation_nll`). Not here: what makes a caption fluent
+(`fuseprompt.objective.fluency`). Read next: `fuseprompt.models.kv_cache`.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
-from fuseprompt.models.base import KeyValues, put_beginning
+from fuseprompt.models.base import KeyValues, prepend_beginning
 from fuseprompt.models.batching import PassSize, full_precision
 from fuseprompt.models.pretrained import PretrainedModel
 from fuseprompt.text.retokenize import PaddedIds, concatenate
@@ -43,7 +43,7 @@ class CausalLM(PretrainedModel):
         name: The id or folder it came from.
 
     Attributes:
-        begin_ids: What stands before every text: what the tokenizer itself puts there, or a prompt.
+        begin_ids: Ids before every text: what the tokenizer itself puts there, or a prompt.
         end_ids: Tokens that end a text, or begin with a newline.
         can_continue: Whether `continue_from` gives the numbers of a whole pass; tried out, not
             looked up.
@@ -242,7 +242,7 @@ class CausalLM(PretrainedModel):
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
         lengths = torch.full((len(token_ids),), token_ids.shape[1])
-        return put_beginning(self, PaddedIds(token_ids, lengths)).ids
+        return prepend_beginning(self, PaddedIds(token_ids, lengths)).ids
 
     def _continues(self) -> bool:
         """Return whether going on from a past gives what a whole pass gives."""

@@ -67,7 +67,7 @@ class TwoTowerModel:
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
+        """Return the L2-normalised text features of each row of ids, shape (b, o)."""
         return self._text.outputs(token_ids, embeds=embeds)
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
@@ -81,7 +81,7 @@ class TwoTowerModel:
 class ClipModel(PretrainedModel):
     """A Hugging Face image-text model (CLIP and its relatives).
 
-    A family that reads its padding (SigLIP pools the last position, whatever stands there) always
+    A family that reads its padding (SigLIP pools the last position, whatever is there) always
     gets texts filled up to its full length, as its own processor fills them; all others see texts
     at their true length. Which kind a model is, is tried out and not looked up.
 
@@ -134,7 +134,7 @@ class ClipModel(PretrainedModel):
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Return the L2-normalised text features of each row of framed ids, shape (b, o)."""
+        """Return the L2-normalised text features of each row of ids, shape (b, o)."""
         if self.padded_to is None:
             return super().outputs(token_ids, embeds=embeds)
         return run_by_length(
@@ -153,7 +153,7 @@ class ClipModel(PretrainedModel):
         Raises:
             ModelError: If they are not finite.
         """
-        # SigLIP 2 wants its pictures' shapes beside the pixels: whatever the processor gives.
+        # SigLIP 2 wants its pictures' shapes with the pixels: pass on all that the processor gives.
         batch = self._processor(images=list(images), return_tensors="pt")
         inputs = {key: value.to(self.device) for key, value in batch.items()}
         with full_precision():

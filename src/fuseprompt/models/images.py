@@ -1,4 +1,4 @@
-"""Read any image file as an upright RGB picture, or say in one sentence why it cannot be read."""
+"""Image files as upright RGB pictures, and one sentence for each reason why one cannot be read."""
 
 import errno
 import warnings

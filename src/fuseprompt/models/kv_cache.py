@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.models.base import CausalModel, KeyValues, count_bytes, put_beginning
+from fuseprompt.models.base import CausalModel, KeyValues, count_bytes, prepend_beginning
 from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, put_back
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.text_tower import TextTower
@@ -45,7 +45,7 @@ def count_shared(left: Int[Tensor, "*#b s"], right: Int[Tensor, "*#b t"]) -> Int
 @final
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """Rows of equal length, what stands before the text included, with their keys and values."""
+    """Rows of equal length, the beginning before the text included, with their keys and values."""
 
     ids: Int[Tensor, "n s"]
     key_values: KeyValues
@@ -99,7 +99,7 @@ class PrefixCache:
         """
         if not len(token_ids):
             raise ValueError("next_log_probs needs at least one text, got none.")
-        rows = put_beginning(self._model, token_ids)
+        rows = prepend_beginning(self._model, token_ids)
         keyed = torch.cat([rows.lengths[:, None], rows.ids], dim=1)
         keyed, inverse = torch.unique(keyed, dim=0, return_inverse=True)
         distinct = PaddedIds(keyed[:, 1:], keyed[:, 0])

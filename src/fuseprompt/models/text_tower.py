@@ -186,7 +186,7 @@ class TextTower:
 
 @contextmanager
 def _attention(config: Any) -> Iterator[None]:
-    """Make a tower attend as `_Pass` says, for the time being."""
+    """Make a tower attend as `_Pass` does, inside this block."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_ATTENTION, _attend)
