@@ -1,6 +1,7 @@
 """Notes are found again, by the whole of their key, and never stand in the way."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,38 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) ->
     write_atomically(file, "old")
     with pytest.raises(KeyboardInterrupt):
         write_atomically(file, fail)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_content_is_on_the_disk_before_the_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file.txt"
+    write_atomically(file, "old")
+    seen: list[tuple[bytes, str]] = []
+
+    def look(descriptor: int) -> None:
+        seen.append((os.pread(descriptor, 10, 0), file.read_text()))
+
+    monkeypatch.setattr(os, "fsync", look)
+    write_atomically(file, "new")
+    write_atomically(file, lambda path: path.write_text("newer"))
+    assert seen == [(b"new", "old"), (b"newer", "new")]
+    assert file.read_text() == "newer"
+
+
+def test_a_file_that_does_not_reach_the_disk_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    file = tmp_path / "file.txt"
+    write_atomically(file, "old")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 

@@ -76,9 +76,10 @@ def write_note(kind: str, key: str, note: Mapping[str, Any]) -> bool:
 
 
 def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
-    """Write a file beside its place, then rename it: a reader sees the whole of it or the old one.
+    """Write a file next to its place, then rename it: a reader sees the whole of it or the old one.
 
-    The folder is made if it is missing, and nothing stays behind where writing fails.
+    That holds after a power cut, too. The folder is made if it is missing, and nothing stays behind
+    where writing fails.
 
     Args:
         path: Where to.
@@ -95,6 +96,8 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
             content(partial)
         else:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        with partial.open("rb+") as written:
+            os.fsync(written.fileno())  # Or the name may reach the disk before the content.
         partial.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
