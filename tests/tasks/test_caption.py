@@ -9,6 +9,7 @@ import pytest
 from fuseprompt.errors import MissingModelError, ProblemError
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import RandomNoise
+from fuseprompt.search import method as search_method
 from fuseprompt.search.minimize import Progress
 from fuseprompt.tasks.caption import Caption, Failure, caption, expand, method_of, objective_of
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
@@ -117,6 +118,26 @@ def test_several_captions_come_best_first(tmp_path: Path) -> None:
     losses = [c.result.loss for c in captions if isinstance(c, Caption)]
     assert losses == sorted(losses)
     assert len({c.text for c in captions if isinstance(c, Caption)}) == len(captions)
+
+
+@pytest.mark.parametrize("margin", [-100.0, 100.0])
+def test_every_caption_says_of_itself_whether_it_is_finished(
+    margin: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_method, "ACTIVE_MARGIN", margin)
+    (file,) = save_pictures(tmp_path, "a.png")
+    settings = replace(SMALL, num_captions=4, max_tokens=4)
+    method = replace(method_of(settings), max_end_nats=50.0)
+    found = list(caption(file, settings, models=tiny_models(), method=method))
+    results = [one.result for one in found if isinstance(one, Caption)]
+    assert len(results) == 4
+    assert [r.finished for r in results] == [margin > 0, True, True, True]
+    for i, result in enumerate(results):
+        assert result.finished == (result.text[-1] in ".!?")
+        assert bool(result.history) == (i == 0)
+        others = [other.text for other in result.alternatives]
+        assert result.text not in others
+        assert others[: 3 - i] == [later.text for later in results[i + 1 :]]
 
 
 def test_a_sentiment_is_a_third_term(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from fuseprompt.text.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True)
 class Alternative:
-    """A further finished text of a problem.
+    """A further finished text of a problem; the search's history is not its own.
 
     Attributes:
         text: The text, prefix included.

@@ -36,7 +36,7 @@ class Caption:
         caption: The text without its prefix, first letter in upper case.
         text: The whole text, which is what the losses are of.
         rank: 1 for the best caption of its picture, 2 for the next.
-        result: Losses, ids, history and settings.
+        result: Losses, ids, history (of the best caption only) and settings.
         together: The paths of the pictures that it was written for together, or nothing.
     """
 
@@ -264,13 +264,11 @@ def _captions_of(
     result: Result, settings: CaptionSettings, together: tuple[str, ...]
 ) -> Iterator[Caption]:
     file = result.problem.id.partition(":")[2]
-    best = [
-        result,
-        *(
-            replace(result, **{f.name: getattr(a, f.name) for f in fields(a)})
-            for a in result.alternatives
-        ),
-    ]
+    best = [result]
+    for i, other in enumerate(result.alternatives, start=1):
+        own = {f.name: getattr(other, f.name) for f in fields(other)}
+        further = result.alternatives[i:]
+        best.append(replace(result, **own, finished=True, history=(), alternatives=further))
     for rank, one in enumerate(best[: settings.num_captions], start=1):
         text = _without_prefix(one.text, settings.prefix)
         yield Caption(file, text, one.text, rank, one, together)
