@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fuseprompt.evaluation.datasets import SOURCES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "datasets.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluating.md"
 
 
 def differing_rows(page: str) -> list[str]:

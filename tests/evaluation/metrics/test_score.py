@@ -184,7 +184,7 @@ GOLDEN = {
 
 
 def test_the_page_tells_the_golden_numbers() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "evaluating.md").read_text()
     assert all(f"{value:.6f}".lstrip("0") in page for value in GOLDEN.values())
 
 
