@@ -86,7 +86,7 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     assert "note: the published metrics will be missing: " in printed.err
     run = read_run(out)
     assert run.settings.search["weights"] == {"fluency": 1.0, "image": 12.0}
-    assert [r.group for r in run.captions.values()][4:] == [("4.png", "5.png")] * 2
+    assert [r.group for r in run.records.values()][4:] == [("4.png", "5.png")] * 2
     # Shards, merged, are the same.
     for index in ("1/2", "2/2"):
         folder = str(tmp_path / index[0])

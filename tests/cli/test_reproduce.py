@@ -128,5 +128,5 @@ def test_an_experiment_runs_with_the_offline_models(name, inline, tmp_path) -> N
     assert main(["reproduce", name, *where, "--models", "offline", *small, "--quiet"]) == 0
     run = read_run(out)
     assert list(run.captions) == keys
-    assert all(record.found.caption for record in run.captions.values())
+    assert all(found.caption for found in run.captions.values())
     assert "## Scores" in (out / "report.md").read_text(encoding="utf-8")

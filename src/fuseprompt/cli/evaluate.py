@@ -18,7 +18,7 @@ from fuseprompt.cli.bar import Bar, describe_seconds
 from fuseprompt.cli.caption import describe_models, preset
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import MetricError
-from fuseprompt.evaluation.runs.options import RunOptions
+from fuseprompt.evaluation.runs.plan import RunOptions
 from fuseprompt.tasks.settings import (
     File,
     Folder,
@@ -86,11 +86,10 @@ class Options:
 def run(options: Options) -> int:
     """Caption a dataset; return 0 if every image has a caption, else 1."""
     from fuseprompt.evaluation.datasets import read_dataset
-    from fuseprompt.evaluation.runs.conclude import conclude
     from fuseprompt.evaluation.runs.evaluate import evaluate
     from fuseprompt.evaluation.runs.folder import write_text
-    from fuseprompt.evaluation.runs.merge import compare
-    from fuseprompt.evaluation.runs.ray_workers import check_ray
+    from fuseprompt.evaluation.runs.merge import compare, conclude
+    from fuseprompt.evaluation.runs.workers import check_ray
     from fuseprompt.models.hub import silence_libraries
 
     chosen, scoring = options.evaluation, options.evaluation.scoring

@@ -40,10 +40,9 @@ def run(options: Options) -> int:
     folders, scoring = options.runs, options.scoring
     if options.out is None and len(folders) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
-    from fuseprompt.evaluation.runs.conclude import conclude
-    from fuseprompt.evaluation.runs.merge import merge as merge_runs
+    from fuseprompt.evaluation.runs.merge import conclude, merge
 
-    merged = merge_runs(folders, options.out)
+    merged = merge(folders, options.out)
     run = merged.run
 
     def note(text: str) -> None:

@@ -105,8 +105,8 @@ def caption(
     files = expand(paths)
     if objective is None:
         if isinstance(models, ModelIds):
-            if not any(isinstance(_try_open(file), Image.Image) for file in files):
-                return (one for file in files if isinstance(one := _try_open(file), Failure))
+            if not any(isinstance(try_open(file), Image.Image) for file in files):
+                return (one for file in files if isinstance(one := try_open(file), Failure))
             has_sentiment = settings.sentiment is not None
             models = load_models(models, with_sentiment=has_sentiment, device=device)
         objective = objective_of(settings, models)
@@ -189,7 +189,7 @@ def _search(
     size = len(files) if settings.together else settings.group_size
     for start in range(0, len(files), size):
         end = start + size
-        opened = [_try_open(file) for file in files[start:end]]
+        opened = [try_open(file) for file in files[start:end]]
         if settings.together:
             work = _as_one(files, names, opened, settings)
         else:
@@ -249,7 +249,8 @@ def _problem(
     return Problem(f"{number}:{file}", targets, settings.prefix, seed)
 
 
-def _try_open(file: str) -> Image.Image | Failure:
+def try_open(file: str) -> Image.Image | Failure:
+    """Return a picture, or why it cannot be read."""
     try:
         if os.path.isdir(file):
             list_images(file)  # Says why there is nothing in it.

@@ -19,8 +19,7 @@ from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run, RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
-from fuseprompt.evaluation.runs.options import RunOptions
-from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.plan import Job, RunOptions
 from fuseprompt.evaluation.runs.workers import (
     Answer,
     MakeSearcher,

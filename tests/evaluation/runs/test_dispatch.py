@@ -12,8 +12,7 @@ from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.dispatch import _Place, _Task, _Watch
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
-from fuseprompt.evaluation.runs.options import RunOptions
-from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.plan import Job, RunOptions
 from fuseprompt.evaluation.runs.workers import Answer, local_workers
 from tests.evaluation.runs.fakes import (
     SETTINGS,

@@ -21,8 +21,7 @@ from fuseprompt.evaluation.datasets.base import Item, make_dataset
 from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import Status, caption_dataset
 from fuseprompt.evaluation.runs.folder import read_run
-from fuseprompt.evaluation.runs.options import RunOptions
-from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.plan import Job, RunOptions
 from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 from tests.evaluation.runs.fakes import (
     SETTINGS,
@@ -118,7 +117,7 @@ def test_every_sentiment_is_a_caption_of_its_own(tmp_path: Path) -> None:
         open_workers=lambda: inline_workers(MakeFake()),
     )
     assert list(run.captions) == [(str(i), s) for i in (1, 2, 3) for s in ("negative", "positive")]
-    assert run.captions["2", "negative"].group == ("1", "2", "3")
+    assert run.records["2", "negative"].group == ("1", "2", "3")
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -238,7 +237,7 @@ def test_images_that_only_fail_together_are_searched_alone(tmp_path: Path) -> No
         open_workers=lambda: nullcontext(partial(Crowded, MakeFake())),
     )
     assert run.failures == {}
-    assert [record.group for record in run.captions.values()] == [(str(n),) for n in range(1, 6)]
+    assert [record.group for record in run.records.values()] == [(str(n),) for n in range(1, 6)]
 
 
 def test_too_many_failures_end_the_run(tmp_path: Path) -> None:

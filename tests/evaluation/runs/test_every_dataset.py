@@ -13,7 +13,7 @@ from fuseprompt.evaluation.datasets import NAMES, Dataset, read_dataset
 from fuseprompt.evaluation.metrics.predictions import match, read_predictions
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
-from fuseprompt.evaluation.runs.options import RunOptions
+from fuseprompt.evaluation.runs.plan import RunOptions
 from tests.evaluation.datasets.fixtures import WRITERS
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, inline_workers
 

@@ -58,7 +58,7 @@ def test_odd_captions_are_a_line_each_and_can_be_scored(tmp_path: Path) -> None:
     text = captions_of(run.folder).decode("ascii")
     assert len(text.splitlines()) == len(ODD)  # By whatever a reader takes for the end of a line.
     read = [json.loads(line)["caption"] for line in text.splitlines()]
-    assert read == [one.found.caption for one in run.captions.values() if one.found]
+    assert read == [one.caption for one in run.captions.values()]
     items = [Item(str(n), Path(f"{n}.jpg")) for n in range(len(ODD))]
     assert len(match(read_predictions([run.folder]), items)) == len(ODD)
 

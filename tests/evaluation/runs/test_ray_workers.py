@@ -19,9 +19,8 @@ from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
-from fuseprompt.evaluation.runs.options import RunOptions
-from fuseprompt.evaluation.runs.ray_workers import ray_workers
-from fuseprompt.evaluation.runs.workers import MakeSearcher
+from fuseprompt.evaluation.runs.plan import RunOptions
+from fuseprompt.evaluation.runs.workers import MakeSearcher, ray_workers
 from tests.evaluation.runs.fakes import (
     SETTINGS,
     MakeDyingOnce,
@@ -124,7 +123,7 @@ def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(
 ) -> None:
     make = MakeDyingOnce(str(tmp_path / "trace"))
     run = run_ray(tmp_path / "data", tmp_path / "run", make, count=20)
-    assert {record.attempt for record in run.captions.values()} == {1}
+    assert {record.attempt for record in run.records.values()} == {1}
     assert len(run.captions) == 20
 
 

@@ -17,8 +17,7 @@ from fuseprompt.errors import ProblemError, RunError
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
-from fuseprompt.evaluation.runs.options import RunOptions
-from fuseprompt.evaluation.runs.plan import Job
+from fuseprompt.evaluation.runs.plan import Job, RunOptions
 from fuseprompt.evaluation.runs.workers import (
     Answer,
     LocalWorker,
@@ -78,7 +77,7 @@ def test_an_image_that_kills_its_worker_costs_no_other_its_caption(tmp_path: Pat
     run = run_local(tmp_path, MakeFake(deadly=("2",)), count=5)
     assert list(run.failures) == [("2", "")]
     assert run.failures["2", ""].error == "the worker died (exit code 9)"
-    assert [record.group for record in run.captions.values()] == [("1",), ("3",), ("4",), ("5",)]
+    assert [run.records[key].group for key in run.captions] == [("1",), ("3",), ("4",), ("5",)]
 
 
 def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
 def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(tmp_path: Path) -> None:
     run = run_local(tmp_path, MakeDyingOnce(str(tmp_path / "trace")), num_workers=1)
     assert len(run.captions) == 10
-    assert {record.attempt for record in run.captions.values()} == {1}
+    assert {record.attempt for record in run.records.values()} == {1}
 
 
 def make_slow_to_leave(number: int) -> Fake:

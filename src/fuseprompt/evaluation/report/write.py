@@ -55,7 +55,7 @@ def write_report(
 def weights_of(run: Run) -> dict[str, float]:
     """Return the weight of each term that the captions of a run have."""
     given = run.settings.search.get("weights", {})
-    terms = [name for one in _found(run) for name in one.terms]
+    terms = [name for one in run.captions.values() for name in one.terms]
     return {name: float(given.get(name, 1.0)) for name in dict.fromkeys(terms)}
 
 
@@ -84,10 +84,6 @@ def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _found(run: Run) -> list[Found]:
-    return [record.found for record in run.captions.values() if record.found is not None]
-
-
 def _warnings(run: Run) -> Iterator[str]:
     """Yield why the scores cannot be compared with published ones."""
     models = run.settings.models
@@ -114,7 +110,7 @@ def _warnings(run: Run) -> Iterator[str]:
 def _coverage(run: Run) -> Iterator[str]:
     asked, done = run.scope.num_shard_jobs, len(run.captions)
     share = 100 * done / asked if asked else 0.0
-    unfinished = sum(not one.finished for one in _found(run))
+    unfinished = sum(not one.finished for one in run.captions.values())
     yield (
         f"- {done:,} of {asked:,} captions ({share:.1f} %); the journal has {run.num_attempts:,} "
         "records."
@@ -130,9 +126,8 @@ def _coverage(run: Run) -> Iterator[str]:
 
 def _losses(run: Run) -> str:
     by_sentiment: dict[str, list[Found]] = {}
-    for record in run.captions.values():
-        if record.found is not None:
-            by_sentiment.setdefault(record.sentiment, []).append(record.found)
+    for (_, sentiment), one in run.captions.items():
+        by_sentiment.setdefault(sentiment, []).append(one)
     terms = list(weights_of(run))
     head = ["sentiment", "captions", "loss", *terms, "words", "seconds", "median", "slowest 5 %"]
     rows = []

@@ -3,8 +3,7 @@
 A group that fails is tried `MAX_ATTEMPTS` times. Then images that cannot be read are left out and
 the others are searched together; if the search itself failed or killed its worker, each image is
 searched alone: a bad image costs no other its caption. A search that takes too long is ended with
-its worker and counts as one that failed. Nothing is written to a file here. Read next:
-`fuseprompt.evaluation.runs.evaluate`.
+its worker and counts as one that failed. Nothing is written to a file here.
 """
 
 import platform
@@ -19,7 +18,7 @@ from typing import Final, final
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key, Record
-from fuseprompt.evaluation.runs.plan import Group, Job, is_done
+from fuseprompt.evaluation.runs.plan import Group, Job, RunOptions, is_done
 from fuseprompt.evaluation.runs.workers import Answer, StartWorker
 
 #: How often a group is tried in one run of the program.
@@ -49,10 +48,9 @@ def dispatch(
     start_worker: StartWorker,
     *,
     settings: RunSettings,
+    options: RunOptions,
     known: Mapping[Key, Record],
-    num_workers: int = 1,
-    timeout: float | None = None,
-    on_note: Callable[[str], object] = lambda _: None,
+    on_note: Callable[[str], object],
 ) -> Generator[list[Record], None, None]:
     """Search groups until all images have a caption or have failed for good.
 
@@ -60,10 +58,8 @@ def dispatch(
         groups: The groups.
         start_worker: Starts a worker; all are ended at the end, in whatever they are doing.
         settings: Settings of the run.
+        options: How many workers there are, and the longest that a search may take.
         known: Newest record of each key from earlier runs.
-        num_workers: Most workers at a time.
-        timeout: Seconds after which a search has taken too long, loading of models not counted, or
-            None for never.
         on_note: Called with a sentence on every search that has taken too long, and once on one
             that takes far longer than all before if there is no limit.
 
@@ -75,8 +71,9 @@ def dispatch(
         RunError: If a worker cannot make its searcher, or workers die again and again meanwhile.
     """
     waiting = deque(_Task(group) for group in groups)
-    places = [_Place(start_worker, n) for n in range(min(num_workers, len(waiting)))]
-    watch = _Watch(timeout, on_note)
+    num_places = min(options.workers or 1, len(waiting))
+    places = [_Place(start_worker, number) for number in range(num_places)]
+    watch = _Watch(options.group_timeout, on_note)
     num_deaths = 0
     try:
         while waiting or any(place.task for place in places):
@@ -95,7 +92,7 @@ def dispatch(
                 assert task is not None  # Busy places have one.
                 if answer is not None:
                     num_deaths = 0
-                    records, further = _judge(task, answer, settings, known)
+                    records, further = _settle(task, answer, settings, known)
                     waiting.extend(further)
                     yield records
                     continue
@@ -116,25 +113,18 @@ def dispatch(
 @final
 @dataclass(frozen=True)
 class _Task:
-    """Jobs that are searched together.
-
-    Attributes:
-        jobs: The jobs.
-        num_tries: How often they were tried in this run.
-        num_left: How often they may still fail.
-    """
+    """Jobs that are searched together, how often they were tried, and may still fail."""
 
     jobs: tuple[Job, ...]
     num_tries: int = 0
     num_left: int = MAX_ATTEMPTS
 
 
-def _judge(
+def _settle(
     task: _Task, answer: Answer, settings: RunSettings, known: Mapping[Key, Record]
 ) -> tuple[list[Record], list[_Task]]:
     """Return what is to be recorded of a task, and what is to be done next."""
     task = _Task(task.jobs, task.num_tries + 1, task.num_left - 1)
-    together = tuple(job.id for job in task.jobs)
 
     def record(job: Job, *, found: Found | None = None, error: str = "") -> Record:
         before = known[job.key].attempt if job.key in known else 0
@@ -145,7 +135,7 @@ def _judge(
             settings=settings.hash,
             attempt=before + task.num_tries,
             image=str(job.image),
-            group=together,
+            group=tuple(job.id for job in task.jobs),
             host=answer.host,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             found=found,
@@ -167,17 +157,11 @@ def _judge(
         further = [_Task((job,), task.num_tries, num_left=1) for job in task.jobs]
     # What an earlier run has found in just this way need not be found again.
     further = [one for one in further if one.jobs and not is_done(one.jobs, known)]
-    failed = [record(j, error=faults[j.key]) for j in task.jobs if j.key in faults]
-    return failed, further
+    return [record(j, error=faults[j.key]) for j in task.jobs if j.key in faults], further
 
 
 class _Place:
-    """A place for a worker, and what the worker is doing.
-
-    Args:
-        start_worker: Starts the worker.
-        number: Number of the worker.
-    """
+    """A place for the worker of a number, and what the worker is doing."""
 
     def __init__(self, start_worker: StartWorker, number: int) -> None:
         self._start_worker, self._number = start_worker, number
@@ -218,14 +202,9 @@ class _Place:
 
 
 class _Watch:
-    """Finds searches that take too long.
+    """Finds searches that take longer than a limit or, without one, far longer than all before.
 
-    Nobody can know beforehand what a group takes on a device, so there is no limit unless one is
-    given.
-
-    Args:
-        timeout: Seconds after which a search has taken too long, or None for never.
-        on_note: Called with a sentence on each.
+    Nobody can know beforehand what a group takes on a device, so no limit is the default.
     """
 
     def __init__(self, timeout: float | None, on_note: Callable[[str], object]) -> None:
@@ -256,7 +235,6 @@ class _Watch:
         return late
 
     def _advise(self, place: _Place, longest: float) -> None:
-        """Report a search that takes far longer than all before it."""
         if place.seconds >= max(_WORTH_A_NOTE, _FAR_LONGER * longest):
             self._may_advise = False
             self._on_note(

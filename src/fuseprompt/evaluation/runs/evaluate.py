@@ -2,13 +2,13 @@
 
 Workers caption, the dispatcher handles faults. This file puts them together: it looks for trouble
 before any work, writes each group to the journal as it comes, and makes the merged files at the
-end. Read next: `fuseprompt.evaluation.runs.merge`.
+end.
 """
 
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,21 +33,18 @@ from fuseprompt.evaluation.runs.folder import (
     write_settings,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record, newest, read_journal
-from fuseprompt.evaluation.runs.options import RunOptions
 from fuseprompt.evaluation.runs.plan import (
-    Group,
     Job,
+    RunOptions,
     is_done,
     make_groups,
     make_jobs,
     read_shard,
     take_shard,
 )
-from fuseprompt.evaluation.runs.ray_workers import ray_workers
-from fuseprompt.evaluation.runs.workers import StartWorker
 from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
 
-#: Bytes of a caption in all files of a run together, and of a report beside them.
+#: Bytes of a caption in all files of a run together, and of a report next to them.
 BYTES_PER_CAPTION: Final = 4_000
 BYTES_OF_REPORT: Final = 50_000_000
 
@@ -83,8 +80,8 @@ class Status:
         return self.seconds * left / self.num_new if self.num_new else None
 
 
-def _ignore(_: object) -> None:
-    """Do nothing: the default of a callback."""
+OnStatus = Callable[[Status], object]
+OnNote = Callable[[str], object]
 
 
 def evaluate(
@@ -93,8 +90,8 @@ def evaluate(
     *,
     models: ModelSettings,
     search: SearchSettings,
-    on_status: Callable[[Status], object] = _ignore,
-    on_note: Callable[[str], object] = _ignore,
+    on_status: OnStatus,
+    on_note: OnNote,
 ) -> Run:
     """Caption the images of a dataset into a folder.
 
@@ -122,19 +119,18 @@ def evaluate(
     sentiments = tuple(sorted({item.sentiment for item in dataset.items}))
     search.check(has_sentiment=any(sentiments))
     device = pick_device(models.device).type if models.device == "auto" else models.device
-    gpus = torch.cuda.device_count() if device == "cuda" else 1
-    num_workers = options.workers or gpus
+    num_workers = options.workers or (torch.cuda.device_count() if device == "cuda" else 1)
     threads = options.threads
     if threads is None and options.resume and has_settings(options.out):
         threads = read_settings(options.out)[0].threads
     threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
     make = MakeCaptioner(model_ids(models.models), search, sentiments, device, threads)
 
-    def open_workers() -> AbstractContextManager[StartWorker]:
+    def open_workers() -> AbstractContextManager[workers.StartWorker]:
         if options.executor == "local":
             return workers.local_workers(make)
         gpus = options.gpus_per_worker if device.startswith("cuda") else 0.0
-        return ray_workers(make, num_workers=num_workers, threads=threads, gpus=gpus)
+        return workers.ray_workers(make, num_workers=num_workers, threads=threads, gpus=gpus)
 
     return caption_dataset(
         dataset,
@@ -151,26 +147,11 @@ def caption_dataset(
     settings: RunSettings,
     options: RunOptions,
     *,
-    open_workers: Callable[[], AbstractContextManager[StartWorker]],
-    on_status: Callable[[Status], object] = _ignore,
-    on_note: Callable[[str], object] = _ignore,
+    open_workers: Callable[[], AbstractContextManager[workers.StartWorker]],
+    on_status: OnStatus = lambda _: None,
+    on_note: OnNote = lambda _: None,
 ) -> Run:
-    """Caption the images of a dataset by workers of any kind.
-
-    Args:
-        dataset: The dataset.
-        settings: What the captions depend on.
-        options: Which captions to write, by how many workers, and when to give up.
-        open_workers: Makes what starts workers; not called if nothing is left to do.
-        on_status: Called about once a second.
-        on_note: Called with sentences that a person should read.
-
-    Returns:
-        The run.
-
-    Raises:
-        RunError: As `evaluate`.
-    """
+    """Caption as `evaluate` does, by workers of any kind, opened if anything is left to do."""
     folder, shard = options.out, read_shard(options.shard)
     jobs = make_jobs(dataset.items, limit=options.limit)
     groups = take_shard(make_groups(jobs, settings.group_size), shard)
@@ -188,58 +169,53 @@ def caption_dataset(
             known = newest(journal.records)
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
-                keys = {job.key for job in mine}
                 with open_workers() as start:
-                    _work(todo, start, journal, settings, options, keys, on_status, on_note)
+                    batches = dispatch(
+                        todo,
+                        start,
+                        settings=settings,
+                        options=options,
+                        known=known,
+                        on_note=on_note,
+                    )
+                    with closing(batches):  # Ends the workers, however this ends.
+                        _keep(batches, journal, mine, options, on_status)
         run = read_run(folder)
         write_merged(run)
         return run
 
 
-def _work(
-    todo: Sequence[Group],
-    start_worker: StartWorker,
+def _keep(
+    batches: Iterable[list[Record]],
     journal: Journal,
-    settings: RunSettings,
+    jobs: Sequence[Job],
     options: RunOptions,
-    keys: set[Key],
-    on_status: Callable[[Status], object],
-    on_note: Callable[[str], object],
+    on_status: OnStatus,
 ) -> None:
-    """Do groups until all are done, the time is over, or more images failed than may."""
-    known = newest(journal.records)
-    done = {record.key for record in known.values() if record.ok} & keys
+    """Write records as they come until all are there, the time is over, or too many failed."""
+    done = {key for key, record in newest(journal.records).items() if record.ok}
+    done &= {job.key for job in jobs}
     failed: dict[Key, Record] = {}
     num_new, start = 0, time.monotonic()
-    batches = dispatch(
-        todo,
-        start_worker,
-        settings=settings,
-        known=known,
-        num_workers=options.workers or 1,
-        timeout=options.group_timeout,
-        on_note=on_note,
-    )
-    with closing(batches):  # Ends the workers, however this ends.
-        for records in batches:
-            journal.append(records)
-            for record in records:
-                if record.ok:
-                    done.add(record.key)
-                    num_new += 1
-                else:
-                    done.discard(record.key)
-                    failed[record.key] = record
-            seconds = time.monotonic() - start
-            on_status(Status(len(keys), len(done), len(failed), num_new, seconds))
-            if len(failed) > options.max_failures:
-                raise RunError(
-                    f"{len(failed)} images failed, more than --max-failures "
-                    f"{options.max_failures}; the last: {[*failed.values()][-1].error} What is "
-                    "done is safe: mend it and go on with --resume."
-                )
-            if options.hours is not None and seconds > options.hours * 3600.0:
-                return
+    for records in batches:
+        journal.append(records)
+        for record in records:
+            if record.ok:
+                done.add(record.key)
+                num_new += 1
+            else:
+                done.discard(record.key)
+                failed[record.key] = record
+        seconds = time.monotonic() - start
+        on_status(Status(len(jobs), len(done), len(failed), num_new, seconds))
+        if len(failed) > options.max_failures:
+            raise RunError(
+                f"{len(failed)} images failed, more than --max-failures {options.max_failures}; "
+                f"the last: {[*failed.values()][-1].error} What is done is safe: mend it and go on "
+                "with --resume."
+            )
+        if options.hours is not None and seconds > options.hours * 3600.0:
+            return
 
 
 def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:
@@ -252,10 +228,9 @@ def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:
             "shard a folder of its own, and merge them at the end."
         )
     if asked.limit is not None and (held.limit is None or held.limit > asked.limit):
-        before = "all" if held.limit is None else str(held.limit)
         raise RunError(
-            f"{folder}: was made for {before} images, asked for were {asked.limit}. The limit "
-            "of a run can be raised, not lowered: use another folder."
+            f"{folder}: was made for {held.limit or 'all'} images, asked for were {asked.limit}. "
+            "The limit of a run can be raised, not lowered: use another folder."
         )
 
 
@@ -270,7 +245,7 @@ def _check_disk(folder: Path, num_jobs: int) -> None:
         )
 
 
-def _check_images(jobs: Sequence[Job], max_failures: int, on_note: Callable[[str], object]) -> None:
+def _check_images(jobs: Sequence[Job], max_failures: int, on_note: OnNote) -> None:
     """Refuse to begin if all image files are missing, or more than may fail."""
     files = list(dict.fromkeys(job.image for job in jobs))
     missing = [file for file in files if not file.is_file()]

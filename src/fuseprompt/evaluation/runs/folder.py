@@ -1,8 +1,7 @@
 """The folder of a run: what its captions depend on, its lock, and what is made from its journal.
 
 `captions.jsonl` depends on the captions alone: whatever was killed, retried or sharded, its bytes
-are the same. Times, hosts and attempts are in `timing.jsonl`. Nothing is captioned here. Read next:
-`fuseprompt.evaluation.runs.evaluate`.
+are the same. Times, hosts and attempts are in `timing.jsonl`. Nothing is captioned here.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from filelock import FileLock, Timeout
 from fuseprompt.cache import write_atomically
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import id_order
-from fuseprompt.evaluation.runs.journal import Key, Record, newest, read_journal
+from fuseprompt.evaluation.runs.journal import Found, Key, Record, newest, read_journal
 from fuseprompt.evaluation.runs.plan import Shard
 
 #: Version of the folder's files.
@@ -115,12 +114,12 @@ class Run:
     records: Mapping[Key, Record]
     num_attempts: int
 
-    @property
-    def captions(self) -> dict[Key, Record]:
-        """The records with a caption."""
-        return {key: record for key, record in self.records.items() if record.ok}
+    @cached_property
+    def captions(self) -> dict[Key, Found]:
+        """The captions."""
+        return {key: one.found for key, one in self.records.items() if one.found is not None}
 
-    @property
+    @cached_property
     def failures(self) -> dict[Key, Record]:
         """The records of images that failed."""
         return {key: record for key, record in self.records.items() if not record.ok}
@@ -155,14 +154,12 @@ def check_records(records: Iterable[Record], settings: RunSettings, folder: Path
 
 def check_same(there: RunSettings, here: RunSettings, *, where: Path) -> None:
     """Refuse to add to a run that was made with other settings; name the differences."""
-    if there.hash == here.hash:
-        return
-    pairs = _differences(asdict(there), asdict(here), "")
-    lines = [f"{name}: {_short(old)} there, {_short(new)} here" for name, old, new in pairs]
-    raise RunError(
-        f"{where} was made with other settings ({'; '.join(lines)}). Use the settings of the run, "
-        "or another folder."
-    )
+    if there.hash != here.hash:
+        lines = "; ".join(_differences(asdict(there), asdict(here), ""))
+        raise RunError(
+            f"{where} was made with other settings ({lines}). Use the settings of the run, or "
+            "another folder."
+        )
 
 
 def has_settings(folder: Path) -> bool:
@@ -177,7 +174,7 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
         read = json.loads(file.read_text(encoding="utf-8"))
         version, settings, scope = read["format_version"], read["settings"], dict(read["scope"])
         scope["shard"] = Shard(**scope["shard"])
-        known, names = Scope(**scope), set(settings)
+        known, differing = Scope(**scope), set(settings) ^ set(RunSettings.__dataclass_fields__)
     except FileNotFoundError:
         raise RunError(
             f"{folder}: no run, there is no {_SETTINGS} in it. Expected a folder that `fuseprompt "
@@ -188,15 +185,11 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
             f"{file}: cannot be read ({error}). Repeat the command that made it with --resume, "
             "once this file is removed."
         ) from None
-    if version != FORMAT_VERSION:
+    if version != FORMAT_VERSION or differing:
         raise RunError(
-            f"{file}: has format {version}, expected {FORMAT_VERSION}. Use the version of "
-            "fuseprompt that made the run."
-        )
-    if differing := names ^ set(RunSettings.__dataclass_fields__):
-        raise RunError(
-            f"{file}: these settings are missing or unknown here: {', '.join(sorted(differing))}. "
-            "The run was made by another version of fuseprompt: finish it with that one."
+            f"{file}: has format {version}, expected {FORMAT_VERSION}; settings that are missing "
+            f"or unknown here: {', '.join(sorted(differing)) or 'none'}. The run was made by "
+            "another version of fuseprompt: finish it with that one."
         )
     return RunSettings(**settings), known
 
@@ -216,16 +209,15 @@ def write_merged(run: Run) -> None:
     """Write `captions.jsonl` and `timing.jsonl` from the records of a run."""
     captions = [
         {
-            "dataset": record.dataset,
-            "id": record.id,
-            "sentiment": record.sentiment,
-            "caption": record.found.caption,
-            "token_ids": record.found.token_ids,
+            "dataset": run.settings.dataset,
+            "id": id_,
+            "sentiment": sentiment,
+            "caption": found.caption,
+            "token_ids": found.token_ids,
             # The last digits of a loss vary with the machine.
-            "terms": {name: round(value, 4) for name, value in record.found.terms.items()},
+            "terms": {name: round(value, 4) for name, value in found.terms.items()},
         }
-        for record in run.captions.values()
-        if record.found is not None
+        for (id_, sentiment), found in run.captions.items()
     ]
     timing = [
         {
@@ -257,32 +249,32 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Make the folder of a run, or open that of an earlier one, and lock it.
+    """Make the folder of a run, or open that of an earlier one, and hold its lock meanwhile.
+
+    The system frees the lock if the process dies.
 
     Args:
         folder: The folder.
         resume: Whether there may be a run in it.
 
-    Yields:
-        Nothing; the lock is held meanwhile, and the system frees it if the process dies.
-
     Raises:
         RunError: If the folder is not empty and `resume` was not asked for, if something other than
             a run is in it, or if another process is writing to it.
     """
-    held = _names_in(folder)
-    has_run = bool({_SETTINGS, JOURNAL} & held)
-    if has_run and not resume:
-        raise RunError(
-            f"{folder}: there is a run in it. Go on with it by --resume, or name another folder."
-        )
-    if held - {_LOCK} and not has_run:
-        raise RunError(
-            f"{folder}: is not empty and holds no run. Name an empty folder or a new one."
-        )
     file = folder / _LOCK
     lock = FileLock(file)
     try:
+        held = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        has_run = bool({_SETTINGS, JOURNAL} & held)
+        if has_run and not resume:
+            raise RunError(
+                f"{folder}: there is a run in it. Go on with it by --resume, or name another "
+                "folder."
+            )
+        if held - {_LOCK} and not has_run:
+            raise RunError(
+                f"{folder}: is not empty and holds no run. Name an empty folder or a new one."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
@@ -292,8 +284,8 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise RunError(
-            f"{folder}: cannot be written to or locked ({error.strerror}). Name a folder that you "
-            "may write to, on another file system if need be."
+            f"{folder}: cannot be used as a folder or locked ({error.strerror}). Name a folder "
+            "that you may write to, on another file system if need be."
         ) from None
     try:
         with suppress(OSError):  # Only a message needs it.
@@ -303,25 +295,12 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         lock.release()
 
 
-def _names_in(folder: Path) -> set[str]:
-    """Return the names in a folder; none if it is not there."""
-    try:
-        return {path.name for path in folder.iterdir()}
-    except FileNotFoundError:
-        return set()
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be used as a folder ({error.strerror}).") from None
-
-
-def _differences(there: Any, here: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(there: Any, here: Any, name: str) -> Iterator[str]:
     """Yield name, old and new value of every leaf that differs."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in sorted({*there, *here}):
             yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
     elif there != here:
-        yield name, there, here
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+        old, new = (json.dumps(value, ensure_ascii=False) for value in (there, here))
+        old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in (old, new))
+        yield f"{name}: {old} there, {new} here"

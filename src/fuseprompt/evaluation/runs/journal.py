@@ -1,9 +1,8 @@
 """The journal of a run: one JSON object a line for every image, only ever appended to.
 
 Once `append` has returned, its records are on the disk. A kill may cut off the last line and
-nothing else; the next run removes the torn part and does that work again. Records are kept in the
-order in which they were written, and no clock decides which is newer. Read next:
-`fuseprompt.evaluation.runs.folder`.
+nothing else; the next run removes the torn part and does that work again. The order of the lines
+decides which record is newer; no clock does.
 """
 
 import errno
@@ -91,8 +90,7 @@ class Record:
     def as_json(self) -> dict[str, Any]:
         """Return the record as one flat JSON object."""
         flat = asdict(self)
-        found = flat.pop("found")
-        error = flat.pop("error")
+        found, error = flat.pop("found"), flat.pop("error")
         return {**flat, "ok": self.ok, **(found if self.ok else {"error": error})}
 
     @classmethod
@@ -101,10 +99,8 @@ class Record:
         found = None
         if read["ok"]:
             values = {name: read[name] for name in Found.__dataclass_fields__}
-            values["token_ids"] = tuple(values["token_ids"])
-            values["curve"] = tuple(values["curve"])
-            values["terms"] = dict(values["terms"])
-            found = Found(**values)
+            kinds = {"token_ids": tuple, "curve": tuple, "terms": dict}
+            found = Found(**{**values, **{name: of(values[name]) for name, of in kinds.items()}})
         values = {name: read[name] for name in cls.__dataclass_fields__.keys() - {"found", "error"}}
         values["group"] = tuple(values["group"])
         return cls(**values, found=found, error="" if read["ok"] else str(read["error"]))
@@ -135,10 +131,7 @@ class Journal(AbstractContextManager["Journal"]):
         os.close(self._file)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write records and wait until they are on the disk.
-
-        Args:
-            records: The records; those of one group belong together.
+        """Write the records of a group and wait until they are on the disk.
 
         Raises:
             RunError: If they cannot be written, such as on a full disk. None of them then is in the

@@ -1,15 +1,22 @@
-"""Join the folders of a run's shards into one, as if one machine had made all of it; compare two.
+"""The end of a run: join the shards, compare two runs, score and write the report.
 
-Nothing is captioned or scored here. Read next: `fuseprompt.evaluation.runs.conclude`.
+Nothing is captioned here.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from fuseprompt.errors import RunError
+from fuseprompt.errors import MetricError, RunError
+from fuseprompt.evaluation.datasets.base import Dataset
+from fuseprompt.evaluation.metrics.base import Scores, Scoring
+from fuseprompt.evaluation.metrics.predictions import read_predictions
+from fuseprompt.evaluation.metrics.score import score_parts
+from fuseprompt.evaluation.report.write import write_report
 from fuseprompt.evaluation.runs.folder import (
+    CAPTIONS,
     JOURNAL,
     Run,
     check_same,
@@ -17,9 +24,10 @@ from fuseprompt.evaluation.runs.folder import (
     read_run,
     write_merged,
     write_settings,
+    write_text,
 )
 from fuseprompt.evaluation.runs.journal import Journal, Key, Record
-from fuseprompt.evaluation.runs.plan import ALL
+from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 
 
 @final
@@ -39,15 +47,12 @@ class Merged:
 
 
 def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
-    """Join runs into a new folder, or write the merged files of one run anew from its journal.
+    """Return runs joined in a new folder, or one run, its merged files written from its journal.
 
     Args:
         folders: Folders of runs with the same settings, finished or not.
         out: The folder to make; `evaluate --resume` can go on with it. Without it the one folder's
             own files are written.
-
-    Returns:
-        The joined run, complete or not.
 
     Raises:
         RunError: If one is no run, they differ in settings or in the images that were asked for,
@@ -109,15 +114,70 @@ class Agreement:
 
 def compare(one: Run, other: Run) -> Agreement:
     """Compare two runs, caption by caption."""
-    pairs = [
-        (a.found, other.captions[key].found)
-        for key, a in one.captions.items()
-        if key in other.captions
-    ]
-    same = [(a, b) for a, b in pairs if a is not None and b is not None and a.text == b.text]
+    pairs = [(a, other.captions[key]) for key, a in one.captions.items() if key in other.captions]
+    same = [(a.terms, b.terms) for a, b in pairs if a.text == b.text]
     differences = [
-        abs(value - b.terms[name]) / max(1.0, abs(value))
-        for a, b in same
-        for name, value in a.terms.items()
+        abs(value - b[name]) / max(1.0, abs(value)) for a, b in same for name, value in a.items()
     ]
     return Agreement(len(pairs), len(pairs) - len(same), max(differences, default=0.0))
+
+
+def conclude(
+    run: Run,
+    dataset: Dataset,
+    *,
+    with_scores: bool = True,
+    spice_folder: Path | None = None,
+    on_note: Callable[[str], object],
+) -> Mapping[str, Scores]:
+    """Score a run and write `scores.json`, `report.md` and the gallery into its folder.
+
+    A shard has a report and no scores: the mean of shards' scores is not the score of the whole.
+
+    Args:
+        run: The run, complete or not; images without a caption count as zero.
+        dataset: The dataset that it was made for.
+        with_scores: Whether to score.
+        spice_folder: Folder of Stanford CoreNLP 3.6.0, or None.
+        on_note: Called with the reason if there are no scores.
+
+    Returns:
+        Scores by part of the dataset, "" for the whole; empty if there are none.
+
+    Raises:
+        RunError: If a file cannot be written.
+    """
+    wanted = {job.key for job in make_jobs(dataset.items, limit=run.scope.limit)}
+    items = tuple(item for item in dataset.items if (item.id, item.sentiment) in wanted)
+    scores: Mapping[str, Scores] = {}
+    if with_scores:
+        try:
+            scores = _score(run, replace(dataset, items=items), spice_folder)
+        except MetricError as error:
+            on_note(f"no scores: {error}")
+    file = run.folder / "scores.json"
+    if scores:
+        lines = {part: one.as_json() for part, one in scores.items()}
+        write_text(file, json.dumps(lines, indent=2) + "\n")
+    else:
+        file.unlink(missing_ok=True)  # They would be those of fewer captions.
+    references = {(item.id, item.sentiment): item.references for item in items}
+    write_report(run, scores=scores, references=references)
+    return scores
+
+
+def _score(run: Run, dataset: Dataset, spice_folder: Path | None) -> Mapping[str, Scores]:
+    if run.scope.shard != ALL:
+        raise MetricError("this is a shard; merge all shards, the whole is then scored.")
+    if not run.captions:
+        raise MetricError("there is no caption.")
+    if not any(item.references for item in dataset.items):
+        raise MetricError("the dataset has no captions by people to compare with.")
+    scoring = Scoring(
+        by_domain=any(item.domain for item in dataset.items),
+        spice_folder=spice_folder,
+        distinct=True,
+        judges=("vader", "afinn") if any(item.sentiment for item in dataset.items) else (),
+        optimised=tuple(run.settings.models.values()),
+    )
+    return score_parts(read_predictions([run.folder / CAPTIONS]), dataset, scoring)

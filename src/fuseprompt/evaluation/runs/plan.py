@@ -1,8 +1,8 @@
-"""Jobs of a run, and the groups of jobs that are searched together.
+"""Options of a run, its jobs, and the groups of jobs that are searched together.
 
 The images of a dataset, in its order, are cut into groups of G consecutive ones, before anything is
-known of shards, workers or what is done already: so none of these changes a caption. Nothing is
-captioned here. Read next: `fuseprompt.evaluation.runs.journal`.
+known of shards, workers or what is done already: so none of these changes a caption. Nothing heavy
+is imported here.
 """
 
 import os
@@ -11,23 +11,60 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 from fuseprompt.errors import RunError
-from fuseprompt.evaluation.datasets.base import Item
 from fuseprompt.evaluation.runs.journal import Key, Record
+from fuseprompt.tasks.settings import Folder, Kind, Name, NaturalInt, PositiveFloat, PositiveInt
+
+if TYPE_CHECKING:
+    from fuseprompt.evaluation.datasets.base import Item
+
+
+@final
+@dataclass(frozen=True)
+class RunOptions:
+    """Which captions to write and where, who does the work, and when to give up.
+
+    No caption depends on them.
+
+    Attributes:
+        root: Folder of the dataset.
+        out: Folder to write to.
+        resume: Go on with the run in the folder, if there is one.
+        split: Split; the dataset's first by default.
+        sentiment: Sentiment, such as positive, or both.
+        limit: Only the first images.
+        shard: Work on a part, in a folder of its own; auto asks SLURM or torchrun.
+        executor: Workers are processes, or of a Ray cluster.
+        workers: Workers; one per GPU by default, one on a CPU.
+        threads: CPU threads per worker, a setting of the run; cores / workers by default.
+        gpus_per_worker: With Ray, share of a GPU for each worker, such as 0.5.
+        max_failures: Failed images after which the run ends.
+        hours: End after so long; --resume goes on.
+        group_timeout: Seconds after which the worker of a group is taken to hang and is replaced.
+    """
+
+    root: Folder
+    out: Folder
+    resume: bool = False
+    split: Name | None = None
+    sentiment: Annotated[str, Kind("LABEL")] | None = None
+    limit: PositiveInt | None = None
+    shard: Annotated[str, Kind("I/N")] = "1/1"
+    executor: Literal["local", "ray"] = "local"
+    workers: PositiveInt | None = None
+    threads: PositiveInt | None = None
+    gpus_per_worker: PositiveFloat = 1.0
+    max_failures: NaturalInt = 100
+    hours: PositiveFloat | None = None
+    group_timeout: PositiveFloat | None = None
 
 
 @final
 @dataclass(frozen=True)
 class Job:
-    """A caption to write.
-
-    Attributes:
-        id: The image's id.
-        sentiment: Sentiment of the caption, or "" for none.
-        image: The image file.
-    """
+    """A caption to write for an image; `sentiment` is "" for none."""
 
     id: str
     sentiment: str
@@ -66,16 +103,8 @@ _SCHEDULERS: Final = (
 )
 
 
-def make_jobs(items: Iterable[Item], *, limit: int | None = None) -> list[Job]:
-    """Return the captions to write, by sentiment and then in the order of the dataset.
-
-    Args:
-        items: The items, in the order of the dataset.
-        limit: Only the first so many images.
-
-    Returns:
-        A job for each item.
-    """
+def make_jobs(items: Iterable["Item"], *, limit: int | None = None) -> list[Job]:
+    """Return a job for each item of the first `limit` images, by sentiment, then in their order."""
     items = list(items)
     kept = set(list(dict.fromkeys(item.id for item in items))[:limit])
     jobs = [Job(item.id, item.sentiment, item.image) for item in items if item.id in kept]
@@ -97,14 +126,11 @@ def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
 
 
 def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard:
-    """Read "i/n", or find the place of this process in a cluster's job.
+    """Return the shard "i/n", or the place of this process in a cluster's job.
 
     Args:
         text: Such as "2/8", i from 1; "auto" takes a SLURM array's task or torchrun's rank.
         environment: Variables to look at; by default those of the process.
-
-    Returns:
-        The shard.
 
     Raises:
         RunError: If it is neither, or the scheduler's variables are missing or have gaps.

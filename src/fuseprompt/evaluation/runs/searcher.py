@@ -1,10 +1,7 @@
-"""The work of a worker: load the models once and caption group after group.
+"""The work of a worker: load the models once and caption group after group."""
 
-Read next: `fuseprompt.tasks.caption`.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -19,10 +16,9 @@ from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.models.hub import revision_of, silence_libraries
-from fuseprompt.models.images import open_image
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.search.minimize import describe, versions
-from fuseprompt.tasks.caption import Caption, caption, objective_of
+from fuseprompt.tasks.caption import Caption, Failure, caption, objective_of, try_open
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
@@ -110,15 +106,8 @@ class Captioner:
 
     def find_faults(self, jobs: Sequence[Job]) -> dict[Key, str]:
         """Return a sentence on each image that cannot be read, by key."""
-        faults = {}
-        for job in jobs:
-            try:
-                open_image(job.image)
-            except ImageError as error:
-                faults[job.key] = str(error)
-            except OSError as error:
-                faults[job.key] = f"{job.image}: cannot be read ({error.strerror})."
-        return faults
+        opened = {job.key: try_open(str(job.image)) for job in jobs}
+        return {key: one.error for key, one in opened.items() if isinstance(one, Failure)}
 
     def search(self, jobs: Sequence[Job]) -> list[Found]:
         """Return captions in the order of the jobs, which share a sentiment and a search."""
@@ -129,15 +118,12 @@ class Captioner:
             objective=self._objectives[sentiment],
             names=[job.id for job in jobs],
         )
-        found = []
-        for result in results:
-            if not isinstance(result, Caption):
-                raise ImageError(result.error)
-            found.append(_found(result))
-        return found
+        return [_found(result) for result in results]
 
 
-def _found(one: Caption) -> Found:
+def _found(one: Caption | Failure) -> Found:
+    if isinstance(one, Failure):
+        raise ImageError(one.error)
     result = one.result
     # The lowest loss after each step, of active and finished hypotheses.
     curve = [e.loss if e.finished is None else min(e.loss, e.finished) for e in result.history]
@@ -154,27 +140,18 @@ def _found(one: Caption) -> Found:
 
 
 def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
-    """Make what the proposal keeps on disk, one worker at a time, and check the sentiment.
-
-    Without the lock every worker of a machine would make the same table of a minute's work.
-    """
+    """Make what the proposal keeps on disk, one worker at a time, and check the sentiment."""
     targets = {"image": Image.new("RGB", (32, 32)), "sentiment": settings.sentiment}
     wanted = {term.target for term in objective.terms}
     problem = Problem("0", {k: v for k, v in targets.items() if k in wanted}, settings.prefix)
     bound = objective.bind([problem])
-    with _lock_of_tables():
-        for term in bound.terms:
-            objective.state(proposal_named(settings.proposal), term.term).bind(term)
-
-
-@contextmanager
-def _lock_of_tables() -> Iterator[None]:
-    """Hold the lock of the tables in the cache; where nothing can be written there is none."""
+    # Without the lock every worker of a machine would make the same table of a minute's work.
     lock = FileLock(cache_dir() / "tables.lock")
-    with suppress(OSError):
+    with suppress(OSError):  # Where nothing can be written there is no lock.
         cache_dir().mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
-        yield
+        for term in bound.terms:
+            objective.state(proposal_named(settings.proposal), term.term).bind(term)
     finally:
         lock.release()

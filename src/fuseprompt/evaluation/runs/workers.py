@@ -1,8 +1,7 @@
-"""Workers: processes that load the models once and then search one group after another.
+"""Workers: processes here or actors of a Ray cluster, which search one group after another.
 
-A worker answers by futures, wherever it runs. Faults of a group are handled in
-`fuseprompt.evaluation.runs.dispatch`, and nothing here writes to a file, so a run on any kind of
-worker resumes alike. Read next: `fuseprompt.evaluation.runs.ray_workers`, the other kind.
+A worker loads the models once and answers by futures, wherever it runs. The dispatcher handles
+faults of a group, and nothing here writes to a file, so a run on any kind of worker resumes alike.
 """
 
 import multiprocessing
@@ -14,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol, final, runtime_checkable
 
-from fuseprompt.errors import FuseError
+from fuseprompt.errors import FuseError, RunError
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 
@@ -30,7 +30,7 @@ class Searcher(Protocol):
     """The work of a worker; made once per worker."""
 
     def find_faults(self, jobs: Sequence[Job]) -> Mapping[Key, str]:
-        """Return why images cannot be read, by key; cheap beside a search."""
+        """Return why images cannot be read, by key; cheap compared with a search."""
         ...
 
     def search(self, jobs: Sequence[Job]) -> Sequence[Found]:
@@ -106,17 +106,22 @@ def describe_error(error: BaseException) -> str:
     return text if isinstance(error, FuseError) else f"{type(error).__name__}: {text}"
 
 
+def describe_exit(code: int | None) -> str:
+    """Return in words how a process ended."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, perhaps out of memory" if name == "SIGKILL" else name
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
 @contextmanager
 def local_workers(make_searcher: MakeSearcher) -> Iterator[StartWorker]:
-    """Start workers on this machine.
+    """Yield what starts a worker on this machine, with a searcher that is made there.
 
     A script that uses them needs the usual `if __name__ == "__main__":`, since workers import it.
-
-    Args:
-        make_searcher: Makes the searcher of a worker, in the worker.
-
-    Yields:
-        The function that starts one.
     """
     yield lambda number: LocalWorker(make_searcher, number)
 
@@ -127,10 +132,6 @@ class LocalWorker:
 
     It is started anew, not forked: a fork of a process with a GPU or with threads of a linear
     algebra library does not work.
-
-    Args:
-        make_searcher: Makes the searcher, in the worker.
-        number: Number of the worker.
     """
 
     def __init__(self, make_searcher: MakeSearcher, number: int) -> None:
@@ -160,11 +161,10 @@ class LocalWorker:
         self.process.join(_STOP_SECONDS)
         self._listener.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, jobs: Sequence[Job]) -> Answer:
+    def _ask(self, jobs: Sequence[Job]) -> Any:
         with suppress(OSError):  # A worker that has just died is noticed by what follows.
             self._connection.send(jobs)
-        answer: Answer = self._receive()
-        return answer
+        return self._receive()
 
     def _receive(self) -> Any:
         try:
@@ -172,14 +172,6 @@ class LocalWorker:
         except (EOFError, OSError):
             self.process.join()
             raise ChildProcessError(describe_exit(self.process.exitcode)) from None
-
-
-def describe_exit(code: int | None) -> str:
-    """Return in words how a process ended."""
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    name = signal.Signals(-code).name
-    return f"{name}, perhaps out of memory" if name == "SIGKILL" else name
 
 
 def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> None:
@@ -211,3 +203,117 @@ def _end_with_parent() -> None:
     assert parent is not None  # A worker always has one.
     wait([parent.sentinel])
     os._exit(1)
+
+
+# --- Ray ------------------------------------------------------------------------------------------
+
+
+def check_ray() -> None:
+    """Refuse to go on if Ray, the extra `ray`, is not installed; do not start it."""
+    if find_spec("ray") is None:
+        raise RunError(
+            'The package ray is not installed. Install it (240 MB): pip install "fuseprompt[ray]".'
+        )
+
+
+@contextmanager
+def ray_workers(
+    make_searcher: MakeSearcher, *, num_workers: int, threads: int, gpus: float
+) -> Iterator[StartWorker]:
+    """Yield what starts an actor on the cluster of RAY_ADDRESS, or on one of its own here.
+
+    Ray Core alone is used, not Ray Data, which keeps nothing of a job that fails and hangs on small
+    machines. Retries and results are ours, so a run on Ray resumes like any other.
+
+    Args:
+        make_searcher: Makes the searcher of a worker, in the worker.
+        num_workers: How many workers there will be at a time.
+        threads: CPUs of each.
+        gpus: Share of a GPU of each; 0 for none.
+
+    Raises:
+        RunError: If Ray is not installed, or its cluster cannot be used.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Nothing about a run is sent to anyone.
+    check_ray()
+    import ray
+
+    owns_cluster = not ray.is_initialized()
+    if owns_cluster:
+        _connect(ray, num_workers * threads)
+    try:
+        there = ray.cluster_resources()
+        for kind, count in {"CPU": num_workers * threads, "GPU": num_workers * gpus}.items():
+            if count > there.get(kind, 0.0) + 1e-6:
+                raise RunError(
+                    f"The Ray cluster has {there.get(kind, 0.0):g} {kind}s; {num_workers} workers "
+                    f"need {count:g}. Use fewer --workers or --threads, or smaller "
+                    "--gpus-per-worker."
+                )
+        # Ray restarts no actor and repeats nothing: what a dead one was doing is ours to repeat,
+        # and Ray's restarts would not show when one has loaded its models.
+        actor = ray.remote(_Actor).options(
+            num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
+        )
+        yield lambda _: _RayWorker(ray, actor.remote(make_searcher))
+    finally:
+        if owns_cluster:
+            ray.shutdown()
+
+
+@final
+class _RayWorker:
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self.ready: Future[str] = actor.load.remote().future()
+
+    def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
+        answer: Future[Answer] = self._actor.search.remote(jobs).future()
+        return answer
+
+    def stop(self) -> None:
+        self._ray.kill(self._actor)
+
+    def kill(self, *, after: float = 0.0) -> None:
+        # One that is dead for sure, or that only could not be reached and would live on.
+        self._ray.kill(self._actor)
+
+
+class _Actor:
+    """The worker on the cluster; it does in order what it is asked to, so it loads first."""
+
+    def __init__(self, make_searcher: MakeSearcher) -> None:
+        self._make_searcher = make_searcher
+        self._searcher: Any = None
+
+    def load(self) -> str:
+        try:
+            self._searcher = self._make_searcher(0)  # Ray shows an actor only its own GPUs.
+        except Exception as error:
+            return describe_error(error)
+        return ""
+
+    def search(self, jobs: Sequence[Job]) -> Answer:
+        return do_jobs(self._searcher, jobs)
+
+
+def _connect(ray: Any, num_cpus: int) -> None:
+    address = os.environ.get("RAY_ADDRESS")
+    # "local": otherwise Ray takes whatever cluster was last started on this machine, even a dead
+    # one. Workers wait for this process and send it kilobytes: they need neither more nor less.
+    ours = {
+        "address": "local",
+        "include_dashboard": False,
+        "num_cpus": num_cpus,
+        "object_store_memory": 100_000_000,
+    }
+    try:
+        ray.init(log_to_driver=False, **({} if address else ours))
+    except Exception as error:
+        remedy = (
+            f" RAY_ADDRESS is {address}: is there a cluster? One that wants a token, as by default "
+            "with Ray 2.60, also needs RAY_AUTH_MODE=token here, and its token in ~/.ray."
+        )
+        raise RunError(
+            f"Ray cannot be used ({describe_error(error)}).{remedy if address else ''}"
+        ) from None
