@@ -32,7 +32,8 @@ class Found:
         loss: Sum of weight times term.
         terms: Unweighted loss of each term.
         finished: Whether the text ends as a sentence.
-        curve: Best loss after each step.
+        curve: Loss of the best finished text after each step that had one, then the result's; the
+            end of the text counts in all of them.
         seconds: Wall time of the group divided by its images.
     """
 

@@ -125,8 +125,8 @@ def _found(one: Caption | Failure) -> Found:
     if isinstance(one, Failure):
         raise ImageError(one.error)
     result = one.result
-    # The lowest loss after each step, of active and finished hypotheses.
-    curve = [e.loss if e.finished is None else min(e.loss, e.finished) for e in result.history]
+    # Losses of active texts lack the end, so that they would lie below the loss reported here.
+    curve = [*(e.finished for e in result.history if e.finished is not None), result.loss]
     return Found(
         caption=one.caption,
         text=one.text,
