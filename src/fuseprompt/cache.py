@@ -105,6 +105,17 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
         raise
 
 
+def is_intact(file: Path) -> bool:
+    """Return whether a safetensors file has the content whose sha256 its metadata states."""
+    try:
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+            content = hashlib.file_digest(opened, "sha256").hexdigest()
+        return bool(header["__metadata__"]["sha256"] == content)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        return False
+
+
 def _file(kind: str, key: str) -> Path:
     digest = hashlib.sha256(key.encode()).hexdigest()
     return notes_dir() / f"{kind}-{digest[:32]}.json"

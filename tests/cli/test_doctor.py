@@ -142,10 +142,11 @@ def test_a_table_that_cannot_be_written_names_the_folder_to_change(
         prepare(quiet=True)
 
 
-def test_a_damaged_model_is_told_with_its_file() -> None:
+@pytest.mark.parametrize("content", ["half a model", "l\0", "\0\0"])
+def test_a_damaged_model_is_told_with_its_file(content: str) -> None:
     prepare(quiet=True)
     weights = Path(examine()["cache"]) / "offline-v1" / "lm" / "weights"
-    weights.write_text("half a model")
+    weights.write_text(content)
     (remedy,) = examine()["remedies"]
     assert remedy["problem"].startswith("offline:lm is damaged")
     assert str(weights) in remedy["problem"]

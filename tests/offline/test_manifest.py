@@ -1,5 +1,6 @@
 """Finding the offline models: names, completeness, origin, and messages that say what to do."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -33,7 +34,7 @@ def enter(name: str, *, content: bytes = b"weights", digest: str | None = None) 
     )
     data["models"][name] = {
         "digest": digest or offline.recipe_digest(name),
-        "files": {file.name: {"size": len(content), "sha256": "0" * 64}},
+        "files": {file.name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}},
     }
     manifest.write_text(json.dumps(data))
     return file
@@ -69,6 +70,32 @@ def test_a_missing_file_is_damage(cache: Path) -> None:
         offline.offline_folder("lm")
 
 
+@pytest.mark.parametrize("content", [b"\0eights", b"\0\0\0\0\0\0\0", b"weightS"])
+@pytest.mark.parametrize("was_read", [False, True])
+def test_other_content_of_the_same_size_is_damage(
+    cache: Path, content: bytes, was_read: bool
+) -> None:
+    file = enter("lm")
+    if was_read:
+        offline.offline_folder("lm")
+    file.write_bytes(content)
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(MissingModelError, match=r"is damaged: .*model\.safetensors has sha256"):
+        offline.offline_folder("lm")
+
+
+def test_a_file_is_read_once_unless_it_is_to_be_read_afresh(cache: Path) -> None:
+    file = enter("lm")
+    offline.offline_folder("lm")
+    state = file.stat()
+    file.write_bytes(b"\0eights")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))  # As a failing disk would.
+    assert offline.find_fault("lm") is None
+    assert "is damaged" in (offline.find_fault("lm", afresh=True) or "")
+    assert "is damaged" in (offline.find_fault("lm") or "")  # It was noted.
+    assert "lm" in offline.find_stale()
+
+
 def test_another_recipe_makes_it_stale(cache: Path) -> None:
     enter("lm", digest="f" * 64)
     with pytest.raises(MissingModelError, match="prepared by another version"):
@@ -85,11 +112,18 @@ def test_an_unreadable_manifest_counts_as_none(cache: Path, text: str) -> None:
     assert offline.find_stale() == list(offline.RECIPES)
 
 
-def test_children_of_a_stale_model_are_stale(cache: Path) -> None:
+def test_only_what_is_damaged_is_stale_and_another_recipe_makes_its_children_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in offline.RECIPES:
         enter(name)
     assert offline.find_stale() == []
-    (offline.models_dir() / "sentence" / "model.safetensors").unlink()
+    file = offline.models_dir() / "sentence" / "model.safetensors"
+    file.write_bytes(b"w\0ights")
+    assert offline.find_stale() == ["sentence"]
+    file.write_bytes(b"weights")
+    recipe = offline.Recipe(9, packages=offline.RECIPES["sentence"].packages)
+    monkeypatch.setattr(offline, "RECIPES", {**offline.RECIPES, "sentence": recipe})
     assert offline.find_stale() == ["sentence", "sentence-bpe", "image-text", "sentiment"]
 
 

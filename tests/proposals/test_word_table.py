@@ -218,6 +218,18 @@ def test_fingerprints_tell_embeddings_names_and_tokenizers_apart() -> None:
     assert len(prints) == 5
 
 
+@pytest.mark.parametrize("start", [-4, -400, -4000])
+def test_zeros_in_place_of_values_are_noticed(tmp_path: Path, start: int) -> None:
+    loss = linear_loss()
+    table = table_for(loss)
+    first, _ = load_or_make(loss.model, table, tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:start] + bytes(4) + whole[len(whole) + start + 4 :])
+    assert torch.equal(first, load_or_make(loss.model, table, tmp_path)[0])
+    assert file.read_bytes() == whole
+
+
 @pytest.mark.parametrize("keep", [0, 100])
 def test_a_damaged_file_is_made_anew(tmp_path: Path, keep: int) -> None:
     loss = linear_loss()

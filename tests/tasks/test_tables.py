@@ -54,7 +54,7 @@ def test_a_language_model_has_no_table(folder: Path) -> None:
         tables.make("lm")
 
 
-@pytest.mark.parametrize("fault", ["other models", "no table", "damaged note"])
+@pytest.mark.parametrize("fault", ["other models", "no table", "zeros", "damaged note"])
 @pytest.mark.parametrize("name", tables.SECONDARIES)
 def test_it_is_not_ready_after_a_change(folder: Path, fault: str, name: str) -> None:
     tables.make(name)
@@ -64,6 +64,8 @@ def test_it_is_not_ready_after_a_change(folder: Path, fault: str, name: str) -> 
         note.write_text(json.dumps({**json.loads(note.read_text()), "digest": "of others"}))
     elif fault == "no table":
         table.unlink()
+    elif fault == "zeros":
+        table.write_bytes(table.read_bytes()[:-8] + bytes(8))
     else:
         note.write_text("[1, 2")
     assert tables.find_table(name) is None

@@ -126,7 +126,8 @@ def _state(model_id: str, size: int, note: str = "") -> dict[str, Any]:
 
 def _offline_state(name: str) -> dict[str, Any]:
     entry = read_manifest().get(name)
-    return _state(f"offline:{name}", 0 if entry is None else entry.size, find_fault(name) or "")
+    fault = find_fault(name, afresh=True) or ""
+    return _state(f"offline:{name}", 0 if entry is None else entry.size, fault)
 
 
 def _table_state(secondary: str) -> dict[str, Any]:

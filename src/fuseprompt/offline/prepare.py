@@ -123,8 +123,7 @@ def _put_in_place(name: str, made: Path, *, rubbish: Path) -> None:
     """Move a finished folder to its place; the manifest never names a folder that is not whole."""
     files: dict[str, PreparedFile] = {}
     for path in sorted(made.iterdir()):
-        # safetensors writes for the owner alone; a cache may be shared.
-        path.chmod(0o644)
+        path.chmod(0o644)  # safetensors writes for the owner alone; a cache may be shared.
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[path.name] = PreparedFile(size=path.stat().st_size, sha256=digest)

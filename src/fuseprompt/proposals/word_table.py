@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.cache import cache_dir, write_atomically
+from fuseprompt.cache import cache_dir, is_intact, write_atomically
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.proposals.base import Meter, Positions, lengthened_words
@@ -227,8 +227,8 @@ def load_or_make(
     """Return the vectors of all distinct words, and each primary token's row (-1 for none).
 
     Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers,
-    vocabulary and template, and carries one vector that is computed again at each load: another
-    model under the same name, or a damaged file, is noticed and the table made anew.
+    vocabulary and template and carries a digest, and one vector is computed again at each load: a
+    damaged file, or another model under the same name, is noticed and the table made anew.
 
     Args:
         model: The secondary.
@@ -294,14 +294,9 @@ def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
 
 def _read(file: Path) -> Float[Tensor, "r o"] | None:
     """Return the vectors in a file; None if there is none, or a damaged one."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        vectors: Tensor = load_file(file)["vectors"]
-    except (OSError, KeyError, SafetensorError):
-        return None
-    return vectors
+    return load_file(file)["vectors"] if is_intact(file) else None
 
 
 def _keep(vectors: Float[Tensor, "r o"], file: Path) -> None:
@@ -309,7 +304,8 @@ def _keep(vectors: Float[Tensor, "r o"], file: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    stored = {"vectors": vectors.contiguous()}
+    content = stored["vectors"].view(torch.uint8).numpy().tobytes()
+    metadata = {"sha256": hashlib.sha256(content).hexdigest()}
     with contextlib.suppress(OSError, SafetensorError):
-        write_atomically(
-            file, lambda partial: save_file({"vectors": vectors.contiguous()}, partial)
-        )
+        write_atomically(file, lambda partial: save_file(stored, partial, metadata))

@@ -1,6 +1,6 @@
 """The word tables of the offline models, made ahead so that the first caption need not wait.
 
-`find_table` answers in a millisecond and imports no torch; `make` loads the models. Tables of other
+`find_table` imports no torch; `make` loads the models. Tables of other
 models are made when they are first used. Read next: `fuseprompt.proposals.word_table`.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fuseprompt.cache import cache_dir, write_atomically
+from fuseprompt.cache import cache_dir, is_intact, write_atomically
 from fuseprompt.errors import ModelError
 from fuseprompt.offline.manifest import recipe_digest
 
@@ -18,7 +18,7 @@ SECONDARIES: Final = ("image-text", "sentiment")
 
 
 def find_table(secondary: str) -> Path | None:
-    """Return the file of a table if it was made from the offline models as they are now.
+    """Return the file of a table if it is whole and made from the offline models as they are now.
 
     Args:
         secondary: One of `SECONDARIES`.
@@ -26,7 +26,7 @@ def find_table(secondary: str) -> Path | None:
     try:
         made = json.loads(_stamp(secondary).read_text(encoding="utf-8"))
         file = _folder() / made["file"]
-        return file if made["digest"] == _digest(secondary) and file.is_file() else None
+        return file if made["digest"] == _digest(secondary) and is_intact(file) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
