@@ -195,7 +195,8 @@ def search(
         row["seconds"].append(round(meter.seconds - started, 4))
     found = method.finish(state)[0]
     exact_all = bound.evaluate(found.texts, [0] * len(found.texts))
-    best = found.best([one.loss for one in exact_all])
+    tokenizer = bound.objective.primary.tokenizer
+    best, *_ = found.order([one.loss for one in exact_all], tokenizer)
     exact, text = exact_all[best], found.texts[best]
     return row | {
         "text": text,

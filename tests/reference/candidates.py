@@ -29,12 +29,18 @@ def choose(
 def select_best(
     losses: Sequence[float], problems: Sequence[int], tokens: Sequence[int], num_best: int
 ) -> list[int]:
-    """Return the best of each problem; losses that round to the same 1e-5 by token id."""
-    keys = [
-        (p, round(x / 1e-5) if x < float("inf") else x, t, i)
-        for i, (p, x, t) in enumerate(zip(problems, losses, tokens, strict=True))
-    ]
+    """Return the best of each problem; losses less than 1e-5 apart, or in a chain, by token id."""
     chosen: list[int] = []
     for problem in sorted(set(problems)):
-        chosen += [key[-1] for key in sorted(k for k in keys if k[0] == problem)][:num_best]
+        group: list[int] = []
+        groups = [group]
+        for i in sorted(
+            (i for i, p in enumerate(problems) if p == problem), key=losses.__getitem__
+        ):
+            if group and losses[i] - losses[group[-1]] >= 1e-5:
+                group = []
+                groups.append(group)
+            group.append(i)
+        ordered = [i for one in groups for i in sorted(one, key=lambda i: (tokens[i], i))]
+        chosen += ordered[:num_best]
     return chosen

@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuseprompt.search.candidates import select_best
+from fuseprompt.search.hypotheses import order_by_loss
+from fuseprompt.search.method import Found
 from tests.reference import candidates as plain
+from tests.tiny import gpt2
 
 
 def test_the_best_of_each_problem_in_order() -> None:
@@ -19,6 +22,40 @@ def test_ties_go_by_token_id_not_by_the_last_bit() -> None:
     losses = torch.tensor([1.0, 1.0 - 2e-7, 1.0 + 2e-7])
     tokens = torch.tensor([5, 9, 7])
     assert select_best(losses, torch.zeros(3, dtype=torch.long), tokens, 3).tolist() == [0, 2, 1]
+
+
+@given(st.floats(0.0, 50.0), st.floats(0.0, 9.9e-6), st.booleans(), st.lists(st.floats(0, 50.0)))
+def test_a_pair_closer_than_the_tolerance_is_always_a_tie(
+    loss: float, distance: float, swap: bool, others: list[float]
+) -> None:
+    """Whatever the loss, where bins would part some pairs, and whoever else is there."""
+    pair = [loss + distance, loss][:: -1 if swap else 1]
+    losses = torch.tensor([*pair, *others], dtype=torch.float64)
+    everyone = torch.arange(len(losses))
+    together = torch.zeros(len(losses), dtype=torch.long)
+    order = select_best(losses, together, everyone, len(losses)).tolist()
+    assert order.index(0) < order.index(1)
+    apart = select_best(losses, everyone.clamp_min(1), everyone, len(losses)).tolist()
+    assert apart == [0, *(i for i in order if i)]
+    texts = ["a cat", "a dog"]
+    by_ids = sorted([0, 1], key=lambda i: gpt2().tokenizer.encode(texts[i]))
+    assert order_by_loss(pair, texts, gpt2().tokenizer) == by_ids
+
+
+def test_a_tie_is_no_matter_of_other_problems() -> None:
+    losses = torch.tensor([1.000015, 1.0000075, 1.0], dtype=torch.float64)
+    tokens = torch.tensor([1, 2, 3])
+    assert select_best(losses, torch.tensor([0, 1, 0]), tokens, 2).tolist() == [2, 0, 1]
+    assert select_best(losses, torch.tensor([0, 0, 0]), tokens, 3).tolist() == [0, 1, 2]
+
+
+def test_the_result_is_no_matter_of_the_last_bit() -> None:
+    texts = ("An image of a dog.", "An image of a cat.")
+    ids = [gpt2().tokenizer.encode(text) for text in texts]
+    first = ids.index(min(ids))
+    for losses in ([1.0, 1.000001], [1.000001, 1.0]):
+        found = Found(texts, None, ())
+        assert found.order(losses, gpt2().tokenizer)[0] == first
 
 
 def test_fewer_candidates_than_beams_are_all_kept() -> None:

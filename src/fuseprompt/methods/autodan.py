@@ -21,7 +21,7 @@ from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.candidates import Proposer, add_wanted, keep_best, select_best
 from fuseprompt.search.constraints import Constraint
-from fuseprompt.search.hypotheses import Finished, Hypotheses, extend
+from fuseprompt.search.hypotheses import Finished, Hypotheses, extend, order_by_loss
 from fuseprompt.search.method import Found, HistoryEntry
 from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_probs
 from fuseprompt.text.retokenize import PaddedIds
@@ -166,11 +166,13 @@ class AutoDAN:
         nothing is finished, the best active one whatever it misses.
         """
         found = []
+        tokenizer = state.proposer.classes.tokenizer
         for problem, finished in enumerate(state.finished):
-            texts = [(loss, text) for p, loss, text in state.unfinished() if p == problem]
-            complete = [entry for entry in texts if self._is_complete(entry[1])]
-            best = min(complete or ([] if finished else texts), default=None)
-            active = None if best is None else best[1]
+            losses = {text: loss for p, loss, text in state.unfinished() if p == problem}
+            complete = [text for text in losses if self._is_complete(text)]
+            texts = complete or ([] if finished else list(losses))
+            order = order_by_loss([losses[t] for t in texts], texts, tokenizer)
+            active = texts[order[0]] if order else None
             if active is None and not finished:
                 active = state.bound.problems[problem].prefix
             ended = tuple(entry.text for entry in finished)

@@ -8,7 +8,7 @@ losses come later. Read next: `fuseprompt.search.scoring`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,12 +17,9 @@ from torch import Tensor
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.base import Positions, Proposal, Scorer
 from fuseprompt.search.constraints import Constraint
-from fuseprompt.search.hypotheses import Candidates, Hypotheses, extended_ids
+from fuseprompt.search.hypotheses import Candidates, Hypotheses, extended_ids, tie_ranks
 from fuseprompt.text.token_classes import TokenClasses
 from fuseprompt.text.tokenizer import Tokenizer
-
-#: Losses closer than this are equal, so that a result does not hang on the last bit of a product.
-TIE: Final = 1e-5
 
 
 @final
@@ -245,10 +242,9 @@ def select_best(
     tokens: Int[Tensor, " c"],
     num_best: int,
 ) -> Int[Tensor, " k"]:
-    """Return the `num_best` best candidates of each problem; ties within `TIE` by token id."""
+    """Return the `num_best` best candidates of each problem; ties by token id."""
     order = torch.argsort(tokens, stable=True)
-    for key in (torch.round(losses.double() / TIE), problems):
-        order = order[torch.argsort(key[order], stable=True)]
+    order = order[torch.argsort(tie_ranks(losses, problems)[order], stable=True)]
     # How many better ones of its problem come before each.
     _, counts = torch.unique_consecutive(problems[order], return_counts=True)
     starts = torch.repeat_interleave(counts.cumsum(0) - counts, counts)

@@ -6,7 +6,7 @@ Ids are carried, never recovered from embeddings. Nothing here calls a model. Re
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,10 @@ from torch import Tensor
 
 from fuseprompt.objective.objective import Evaluation
 from fuseprompt.text.retokenize import PaddedIds, concatenate
+from fuseprompt.text.tokenizer import Tokenizer
+
+#: Losses closer than this are equal, so that a result does not hang on the last bit of a product.
+TIE: Final = 1e-5
 
 
 @final
@@ -133,3 +137,26 @@ class Finished:
     loss: float
     text: str
     exact: Evaluation = field(compare=False)
+
+
+def tie_ranks(losses: Float[Tensor, " c"], problems: Int[Tensor, " c"]) -> Int[Tensor, " c"]:
+    """Return ranks by problem and then by loss, equal where losses tie.
+
+    Two losses of a problem tie if they differ by less than `TIE`, or if a chain of such pairs joins
+    them. Bins of that width would part every tenth pair that is 1e-6 apart.
+    """
+    order = torch.argsort(losses, stable=True)
+    order = order[torch.argsort(problems[order], stable=True)]
+    # The difference of two infinite losses is NaN: they tie.
+    is_next = (losses[order].double().diff() >= TIE) | (problems[order].diff() > 0)
+    ranks = torch.zeros_like(order)
+    ranks[order[1:]] = is_next.cumsum(0)
+    return ranks
+
+
+def order_by_loss(losses: Sequence[float], texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """Return the indices of texts of one problem, best first; ties by token ids."""
+    together = torch.zeros(len(losses), dtype=torch.long)
+    ranks = tie_ranks(torch.tensor(losses, dtype=torch.float64), together).tolist()
+    keys = list(zip(ranks, tokenizer.encode_batch(texts), strict=True))
+    return sorted(range(len(keys)), key=keys.__getitem__)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final, runtime_checkable
 
 from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.search.hypotheses import order_by_loss
+from fuseprompt.text.tokenizer import Tokenizer
 
 #: A text that does not end as a sentence is the result only where its loss is lower than that of
 #: the best finished one by more than this.
@@ -56,18 +58,18 @@ class Found:
         """All texts, finished ones first."""
         return self.finished if self.active is None else (*self.finished, self.active)
 
-    def best(self, losses: Sequence[float]) -> int:
-        """Return the index of the text that is the result.
+    def order(self, losses: Sequence[float], tokenizer: Tokenizer) -> list[int]:
+        """Return the index of the text that is the result, then those of other finished ones.
 
         Args:
             losses: Exact loss of each of `texts`.
+            tokenizer: The primary's, whose ids break ties.
         """
-
-        def order(i: int) -> tuple[float, bool, str]:
-            is_active = i >= len(self.finished)
-            return (losses[i] + ACTIVE_MARGIN * is_active, is_active, self.texts[i])
-
-        return min(range(len(losses)), key=order)
+        count = len(self.finished)
+        ended = order_by_loss(losses[:count], self.finished, tokenizer)
+        if ended and (self.active is None or losses[count] >= losses[ended[0]] - ACTIVE_MARGIN):
+            return ended
+        return [count, *ended]
 
 
 @runtime_checkable

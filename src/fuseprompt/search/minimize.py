@@ -233,8 +233,8 @@ def _search_group(
     }
     for problem, outcome in zip(problems, found, strict=True):
         scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
-        best = scored[outcome.best([one.loss for one in scored])]
-        ended = sorted(scored[: len(outcome.finished)], key=lambda s: (s.loss, s.text))
+        order = outcome.order([one.loss for one in scored], tokenizer)
+        best, *others = (scored[i] for i in order)
         yield Result(
             problem=problem,
             text=best.text,
@@ -243,7 +243,7 @@ def _search_group(
             token_ids=best.token_ids,
             tokens=best.tokens,
             finished=best.text in outcome.finished,
-            alternatives=tuple(other for other in ended if other is not best),
+            alternatives=tuple(others),
             history=outcome.history,
             seed=seed,
             settings=settings,

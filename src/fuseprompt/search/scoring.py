@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fuseprompt.errors import SearchError
 from fuseprompt.objective.objective import BoundObjective
-from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses, extend
+from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses, extend, order_by_loss
 from fuseprompt.text.token_classes import TokenClasses
+from fuseprompt.text.tokenizer import Tokenizer
 
 
 def next_log_probs(
@@ -94,7 +95,12 @@ def finish_sentences(
         exact = bound.evaluate(ended.texts, problems, fluency=_fluency(bound, ended))
         for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
             found[problem].add(Finished(losses.loss, text, losses))
-    return [sorted(each, key=lambda e: (e.loss, e.text)) for each in found]
+    return [_in_order(list(each), classes.tokenizer) for each in found]
+
+
+def _in_order(finished: list[Finished], tokenizer: Tokenizer) -> list[Finished]:
+    losses, texts = [e.loss for e in finished], [e.text for e in finished]
+    return [finished[i] for i in order_by_loss(losses, texts, tokenizer)]
 
 
 def _close(
