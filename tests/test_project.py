@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -289,13 +290,34 @@ def test_the_readme_example_is_python_and_imports_what_exists() -> None:
         run_python(ast.unparse(ast.Module(body=list(imports), type_ignores=[])))
 
 
+def differing_output(printed: str, shown: str) -> list[str]:
+    """Return lines whose words differ, or a number by more than a processor's rounding may."""
+    number = re.compile(r"-?\d+\.\d+")
+    lines = list(zip_longest(printed.splitlines(), shown.splitlines(), fillvalue=""))
+    return [
+        f"{ours} | {theirs}"
+        for ours, theirs in lines
+        if number.sub("#", ours) != number.sub("#", theirs)
+        or any(
+            abs(float(a) - float(b)) > 0.0101
+            for a, b in zip(number.findall(ours), number.findall(theirs), strict=True)
+        )
+    ]
+
+
 @pytest.mark.offline
-def test_the_readme_example_prints_as_many_lines_as_it_shows() -> None:
+def test_the_readme_examples_print_what_it_shows() -> None:
     text = (ROOT / "README.md").read_text()
     pairs = re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", text, flags=re.M | re.S)
     assert pairs
-    for code, shown in pairs:
-        assert len(run_python(code).splitlines()) == len(shown.splitlines())
+    assert [differing_output(run_python(code), shown) for code, shown in pairs] == [[]] * len(pairs)
+
+
+def test_differing_output_finds_each_fault() -> None:
+    assert differing_output("a cat 1.02\n", "a cat 1.03\n") == []
+    assert len(differing_output("a cat 1.02\n", "a cat 1.05\n")) == 1
+    assert len(differing_output("a cat 1.02\n", "a dog 1.02\n")) == 1
+    assert len(differing_output("a cat\n", "a cat\nand more\n")) == 1
 
 
 # --- the two commands -----------------------------------------------------------------------------

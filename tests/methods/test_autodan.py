@@ -9,12 +9,12 @@ import torch
 from fuseprompt.errors import SearchError
 from fuseprompt.methods.autodan import AutoDAN, AutoDANState, has_waited
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Evaluation, Objective, Problem
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.candidates import Proposer, keep_best
 from fuseprompt.search.constraints import Forbid, Require
-from fuseprompt.search.hypotheses import Candidates, Hypotheses
+from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses
 from fuseprompt.search.method import ACTIVE_MARGIN, HistoryEntry, Method
 from fuseprompt.search.minimize import Alternative, Result, iterate, minimize
 from tests.methods.fixtures import PREFIX, method, objective, problems
@@ -179,6 +179,32 @@ def test_a_problem_waits_until_its_finished_text_was_the_better_one_twice(
 ) -> None:
     history = tuple(HistoryEntry(i, "", 2.0, p, 8) for i, p in enumerate(pooled))
     assert has_waited(history) == waited
+
+
+@pytest.mark.parametrize("ending_nats", [2.0, 5.0])
+def test_a_problem_is_done_only_below_the_price_of_a_good_ending(ending_nats: float) -> None:
+    """An active text counts as if it ended here for `ending_nats` over two more events."""
+    search = replace(method(max_end_nats=-1.0), ending_nats=ending_nats)
+    state = search.step(search.step(search.init(objective().bind(problems()[:1]))))
+    margin, active, weight = 1e-3, state.active, objective().fluency.weight
+    means = [
+        (float(s / n), float((s + ending_nats) / (n + 2)))
+        for s, n in zip(active.nll_sum, active.num_chosen, strict=True)
+    ]
+    best = min(
+        float(loss) + weight * (min(mean, ended) - mean)
+        for loss, (mean, ended) in zip(active.losses, means, strict=True)
+    )
+    waited = tuple(HistoryEntry(i, "", best + 1.0, best - margin, 1) for i in range(3))
+
+    def growing(finished: float) -> list[int]:
+        one = Finished(finished, "A text.", Evaluation(finished, {}))
+        return search._growing_rows(replace(state, finished=((one,),), histories=(waited,)))
+
+    assert growing(best - margin) == []
+    assert growing(best + margin) == list(range(len(active)))
+    impatient = replace(state, finished=((Finished(best - margin, "A.", Evaluation(0.0, {})),),))
+    assert search._growing_rows(impatient) == list(range(len(active)))  # It has not waited.
 
 
 def test_a_text_that_is_read_otherwise_makes_room_for_the_next() -> None:

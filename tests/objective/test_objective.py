@@ -74,6 +74,7 @@ def test_the_seed_of_a_problem_is_its_own() -> None:
     together, alone = seeds(a, b, c), seeds(b)
     assert together[0] == together[1]  # Of every term.
     assert together[0][1:] == (alone[0][0], 5)
+    assert together[0][0] != together[0][1]  # Noise is not the same for all problems.
     assert seeds(a, b, c, seed=1)[0][2] == 5
     made = {derive_seed(s, *n) for s in (0, 1) for n in (("a",), ("b",), ("a", "b"), ("ab",))}
     assert len(made) == 8

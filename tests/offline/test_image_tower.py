@@ -147,6 +147,31 @@ def test_the_classifier_sees_the_centre_and_the_head_the_whole(
     assert not torch.equal(alone.image_features([picture]), alone.image_features([changed]))
 
 
+def test_each_part_gets_the_features_of_its_own_view(
+    network: EfficientNetLite0,
+    head: ImageHead,
+    class_features: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The untrained network's features hardly differ between pictures, so here they are colours."""
+    tower = ImageTower(network, head, conse=Conse(class_features))
+    picture = Image.new("RGB", (300, 100), "blue")
+    picture.paste((255, 255, 0), (0, 0, 60, 100))  # outside the centre
+    seen: list[Tensor] = []
+
+    def embed(whole: Tensor, centre: Tensor) -> Tensor:
+        seen.extend([whole, centre])
+        return torch.zeros(len(whole), 384)
+
+    monkeypatch.setattr(tower, "features", lambda views: views.mean((2, 3)))
+    monkeypatch.setattr(tower, "embed", embed)
+    tower.image_features([picture])
+    whole, centre = seen
+    assert torch.equal(whole[0], tower.preprocess(picture).mean((1, 2)))
+    assert torch.equal(centre[0], tower.preprocess_centre(picture).mean((1, 2)))
+    assert not torch.allclose(whole, centre, atol=0.1)
+
+
 def test_image_features_keep_the_order_and_allow_none(
     network: EfficientNetLite0, class_features: Tensor
 ) -> None:

@@ -7,17 +7,22 @@ from torch.testing import assert_close
 from benchmarks.speed.published_search import (
     NearestToken,
     PublishedSearch,
+    _score_tokens,
     exact_losses,
     search_published,
 )
 from fuseprompt.errors import ProblemError
+from fuseprompt.fuse.adapter import FuseAdapter
+from fuseprompt.fuse.alignment import align, token_spans
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
+from fuseprompt.fuse.gradient import transfer_gradient
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.hypotheses import Hypotheses
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.token_classes import TokenClasses
 from tests.methods.fixtures import PREFIX, objective, problems
 from tests.tiny import clip, gpt2
@@ -81,6 +86,42 @@ def test_a_gradient_through_the_adapter_moves_the_proposals():
     found = [search_published(heavy, problem, s) for s in (plain, with_gradient)]
     assert [f.num_candidates for f in found] == [4, 4]
     assert set(found[0].texts) != set(found[1].texts)
+
+
+def test_a_token_scores_its_log_probability_minus_the_carried_gradient_of_the_last_place():
+    """The oracle carries the gradient by itself; a turned sign or another place would differ."""
+    primary, secondary = gpt2(), clip()
+    texts = primary.tokenizer.token_texts
+    words = [texts[i].strip() for i in torch.nonzero(new_words()).flatten().tolist()]
+    table = fit_adapter(primary, secondary, words=words, settings=FitSettings(min_words=8))
+    heavy = Objective([Fluency(primary), ImageText(secondary, weight=1000.0)])
+    bound = heavy.bind([Problem("a", {"image": problems()[0].targets["image"]}, PREFIX)])
+    adapter = FuseAdapter(primary, secondary, table=table, add_special_tokens=True)
+    ids = torch.tensor([primary.tokenizer.encode(PREFIX)])
+    lengths = RetokenizationTable(primary.tokenizer, secondary.tokenizer).pieces.lengths
+    has_map = torch.tensor(
+        [bool(num) and table.lookup(1, num) is not None for num in lengths.tolist()]
+    )
+    allowed = new_words()
+    allowed[: len(has_map)] &= has_map
+    scores = _score_tokens(bound, ids, allowed, {"image": adapter})
+
+    log_probs = primary.next_log_probs(ids).masked_fill(~allowed, -float("inf"))
+    extended = [*ids[0].tolist(), int(log_probs.argmax())]
+    text = primary.tokenizer.decode(extended)
+    tokenizer = secondary.tokenizer
+    theirs, spans = tokenizer.encode_with_offsets(text)
+    row = [*tokenizer.prefix_ids, *theirs, *tokenizer.suffix_ids]
+    embeds = secondary.vocabulary[torch.tensor([row])].clone().requires_grad_()
+    (term,) = bound.terms
+    loss = term.loss(PaddedIds.from_lists([row]), torch.tensor([0]), embeds=embeds)
+    (grad,) = torch.autograd.grad(1000.0 * loss.sum(), embeds)
+    start = len(tokenizer.prefix_ids)
+    alignment = align(text, token_spans(primary.tokenizer, extended, text), spans)
+    carried = transfer_gradient(grad[0, start : start + len(theirs)], alignment, table=table).grad
+    assert carried[-1].abs().max() > 1e-3
+    want = log_probs[0] - primary.vocabulary @ carried[-1]
+    assert_close(scores[0], want, rtol=1e-4, atol=1e-4)
 
 
 def test_an_empty_prefix_is_refused():
