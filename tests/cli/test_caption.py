@@ -18,6 +18,7 @@ from fuseprompt.cli.main import main
 from fuseprompt.cli.options import parse
 from fuseprompt.search.minimize import Progress
 from fuseprompt.tasks.settings import SENTIMENT_TEMPERATURE
+from tests.models.test_image_metadata import TURNED, jpeg
 from tests.tasks.fixtures import save_models, save_pictures
 
 KEYS = [
@@ -156,6 +157,32 @@ def test_a_folder_is_captioned_in_name_order(run, tmp_path) -> None:
     save_pictures(tmp_path / "many", "b.png", "a.png")
     output = run(str(tmp_path / "many"), "--json")
     assert [Path(str(line["image"])).name for line in output.lines] == ["a.png", "b.png"]
+
+
+def test_what_a_folder_leaves_alone_is_said_once(run, tmp_path) -> None:
+    save_pictures(tmp_path / "many", "b.png", "a.png")
+    for name in ("c.heic", "._a.png"):
+        (tmp_path / "many" / name).touch()
+    output = run(str(tmp_path / "many"), "--json")
+    assert output.code == 0
+    assert len(output.lines) == 2
+    assert output.err.count("left alone") == 1
+    assert f"note: {tmp_path / 'many'}: left alone: 1 " in output.err
+    assert "1 hidden" in output.err
+    assert "left alone" not in run(str(tmp_path / "many"), "--json", "--quiet").err
+
+
+def test_odd_metadata_and_a_pipe_end_no_group(run, tmp_path) -> None:
+    (good,) = save_pictures(tmp_path, "good.png")
+    odd = []
+    for name in ("negative resolution", "resolution as bytes"):
+        odd.append(tmp_path / f"{name}.jpg")
+        odd[-1].write_bytes(jpeg(TURNED[name]))
+    os.mkfifo(tmp_path / "pipe.png")
+    output = run(*map(str, odd), str(tmp_path / "pipe.png"), good, "--json")
+    assert output.code == 1
+    assert [list(line) == KEYS for line in output.lines] == [True, True, False, True]
+    assert "pipe.png: is a pipe or device, expected an image file" in output.lines[2]["error"]
 
 
 def test_names_that_begin_with_a_dash_follow_two_dashes(run, tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fuseprompt.errors import ImageError
 from fuseprompt.models import images
-from fuseprompt.models.images import list_images, open_image
+from fuseprompt.models.images import open_image
 
 
 def gradient(width: int = 24, height: int = 16) -> Image.Image:
@@ -222,20 +222,3 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Image, "open", refuse)
     with pytest.raises(ImageError, match=r"a\.png: may not be read \(Permission denied\)"):
         open_image(tmp_path / "a.png")
-
-
-def test_a_folder_is_listed_in_name_order_without_other_files(tmp_path: Path) -> None:
-    names = ["b.JPG", "a b.png", "c.webp", "a.gif"]
-    others = ["notes.txt", "paper.pdf", "film.mpg", "d.jpg.part"]
-    for name in names + others:
-        (tmp_path / name).touch()
-    (tmp_path / "folder.png").mkdir()
-    assert [f.name for f in list_images(tmp_path)] == sorted(names)
-
-
-@pytest.mark.parametrize("files", [[], ["notes.txt"]])
-def test_a_folder_without_pictures(tmp_path: Path, files: list[str]) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    with pytest.raises(ImageError, match="the folder has no image files"):
-        list_images(tmp_path)

@@ -1,17 +1,28 @@
 """Captions: settings, files that fail, order, and (offline) a photo that is named rightly."""
 
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import ImageFile
 
-from fuseprompt.errors import MissingModelError, ProblemError
+from fuseprompt.errors import FuseWarning, MissingModelError, ProblemError
+from fuseprompt.models.image_folder import describe_left_alone
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import RandomNoise
 from fuseprompt.search import method as search_method
 from fuseprompt.search.minimize import Progress
-from fuseprompt.tasks.caption import Caption, Failure, caption, expand, method_of, objective_of
+from fuseprompt.tasks.caption import (
+    Caption,
+    Failure,
+    caption,
+    expand,
+    left_alone,
+    method_of,
+    objective_of,
+)
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tasks.fixtures import save_pictures, tiny_models
@@ -65,6 +76,40 @@ def test_what_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     ):
         assert name in error
         assert words in error
+
+
+def test_a_folder_says_once_what_it_leaves_alone(tmp_path: Path) -> None:
+    many = tmp_path / "many"
+    save_pictures(many, "a.png", "b.png")
+    for name in ("c.heic", "._a.png", "d.svg"):
+        (many / name).touch()
+    assert left_alone([tmp_path / "none.png", many, many]) == [describe_left_alone(many)]
+    with pytest.warns(FuseWarning, match=r"many: left alone: 1 .*heic") as told:
+        results = list(caption(many, SMALL, models=tiny_models()))
+    assert len(told) == 1
+    assert [Path(r.image).name for r in results] == ["a.png", "b.png"]
+    for file in many.glob("*.png"):
+        file.unlink()
+    assert left_alone(many) == []  # Its failure says it.
+
+
+@pytest.mark.parametrize("fault", [struct.error, TypeError, MemoryError, KeyError, RuntimeError])
+def test_whatever_pillow_raises_costs_one_picture(
+    fault: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = save_pictures(tmp_path, "bad.png", "good.png")
+    plain = ImageFile.ImageFile.load
+
+    def load(image: ImageFile.ImageFile) -> object:
+        if image.size == (20, 24):
+            raise fault("odd")
+        return plain(image)
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
+    results = list(caption([bad, good], SMALL, models=tiny_models()))
+    assert isinstance(results[0], Failure)
+    assert results[0].error.startswith(f"{bad}: ")
+    assert isinstance(results[1], Caption)
 
 
 def test_only_failures_are_no_reason_to_stop(tmp_path: Path) -> None:

@@ -73,13 +73,15 @@ def run(options: Options) -> int:
         print(describe_models(options.models.models, ids, has_sentiment), file=sys.stderr)
 
     from fuseprompt.models.hub import silence_libraries
-    from fuseprompt.tasks.caption import caption, expand
+    from fuseprompt.tasks.caption import caption, expand, left_alone
 
     silence_libraries()
     files = expand(options.images)
     num_texts = 1 if settings.together else len(files)
     with _open_out(options.out) as out, Bar(num_texts, quiet=quiet or options.output.json) as bar:
         report = _Report(bar, options, out)
+        for note in () if quiet else left_alone(options.images):
+            bar.tell(f"note: {note}")
         results = caption(
             files,
             settings,

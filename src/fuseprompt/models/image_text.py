@@ -19,6 +19,7 @@ from fuseprompt.models.base import TextModel, replaced_embeddings
 from fuseprompt.models.batching import full_precision, run_by_length
 from fuseprompt.models.checks import check_output
 from fuseprompt.models.encoders import SentenceEncoder
+from fuseprompt.models.images import open_image
 from fuseprompt.models.kv_cache import TowerCache
 from fuseprompt.models.pretrained import PretrainedModel
 from fuseprompt.models.text_tower import TextTower
@@ -148,13 +149,14 @@ class ClipModel(PretrainedModel):
 
     @torch.no_grad()
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
-        """Return the L2-normalised features of RGB pictures, shape (n, o).
+        """Return the L2-normalised features of pictures, shape (n, o).
 
         Raises:
             ModelError: If they are not finite.
         """
         # SigLIP 2 wants its pictures' shapes with the pixels: pass on all that the processor gives.
-        batch = self._processor(images=list(images), return_tensors="pt")
+        pictures = [open_image(image) for image in images]
+        batch = self._processor(images=pictures, return_tensors="pt")
         inputs = {key: value.to(self.device) for key, value in batch.items()}
         with full_precision():
             features = _vector(self.module.get_image_features(**inputs))

@@ -1,112 +1,334 @@
-"""Image files as upright RGB pictures, and one sentence for each reason why one cannot be read."""
+"""Pictures as upright RGB images, and one sentence for each reason why one cannot be read.
 
-import errno
+`open_image` is the one way in for paths, bytes, Pillow images and arrays. Metadata cannot stop it:
+an orientation that can be read is followed, and nothing else is kept. `READERS` maps each mode of
+Pillow to what a viewer shows. Read next: `fuseprompt.models.image_folder`.
+"""
+
+import importlib
+import io
+import os
+import stat
 import warnings
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fuseprompt.errors import ImageError
 
 #: More pixels than any camera has, few enough to decode in memory (a decompression bomb has more).
-MAX_PIXELS = 120_000_000
+MAX_PIXELS: Final = 120_000_000
 
-#: Formats that Pillow recognises but cannot decode, or that are no pictures.
-_NO_PICTURES = frozenset({"BUFR", "GRIB", "HDF5", "MPEG"})
+#: A picture as users have it; an array is (height, width) or (height, width, channels).
+Picture = str | os.PathLike[str] | bytes | bytearray | Image.Image | np.ndarray
+
+#: What to do about HEIC, and the marks of such a file behind its eighth byte.
+INSTALL_HEIF: Final = "Pillow reads it with pillow-heif only: pip install pillow-heif"
+_HEIC_MARKS: Final = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
+
+#: What errors of Pillow say if a program or a library is missing; the file may be sound.
+_MISSING: Final = ("Ghostscript", "cannot find loader", "not available", "not installed")
+
+#: How to turn a picture upright, by its EXIF orientation.
+_TURNS: Final[Mapping[Any, Image.Transpose]] = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+#: Tags of TIFF files that decide how grey values are shown.
+_BITS, _WHITE_IS_ZERO, _NUMBER_TYPE = 258, 262, 339
+
+#: Tags of TIFF files that no pixel needs: words, resolution and XMP; so are all from 32768 on.
+_TIFF_WORDS: Final = frozenset({269, 270, 271, 272, 282, 283, 296, 305, 306, 315, 316, 700})
+
+#: Files above are not read again to get round their metadata.
+_MOST_BYTES: Final = 1 << 28
 
 
-def open_image(path: str | Path) -> Image.Image:
-    """Return the picture in a file: first frame, upright (EXIF), RGB, transparency on white.
+def open_image(picture: Picture) -> Image.Image:
+    """Return a picture as an RGB image: first frame, upright (EXIF), transparency on white.
 
     Args:
-        path: An image file that Pillow can read. Greyscale, palette, 16-bit, CMYK and transparent
-            ones work.
+        picture: Path or content of an image file that Pillow can read; a Pillow image of any mode,
+            at the frame where it is; or an array of grey, grey and alpha, RGB or RGBA, channels
+            last: truth values, whole numbers or floats.
 
     Returns:
-        An RGB image, fully decoded; the file is closed.
+        A new RGB image, fully decoded, without metadata; a file is closed.
 
     Raises:
-        ImageError: If there is no such file, it is a folder or empty, is no image, is cut short or
-            too large.
+        ImageError: If there is no such file, it is a folder, a pipe or empty, is no image, is cut
+            short or too large; or if it is none of what is named above.
     """
-    file = Path(path)
-    if not str(path):  # Path("") would be the current folder.
+    source: Any = picture
+    if isinstance(picture, Image.Image):
+        name = f"A Pillow image ({picture.mode}, {picture.width} x {picture.height})"
+    elif isinstance(picture, np.ndarray):
+        name = f"An array ({picture.dtype}, shape {picture.shape})"
+        source = _image_of(picture, name)
+    elif isinstance(picture, bytes | bytearray):
+        source = bytes(picture)
+        name = f"A picture in memory ({len(picture):,} bytes)"
+    elif isinstance(picture, str | os.PathLike):
+        name = str(picture)
+        _check_file(name)
+    else:
+        raise ImageError(
+            f"A picture was given as {type(picture).__name__}, expected a path, the bytes of an "
+            "image file, a Pillow image or a numpy array."
+        )
+    register_heif()
+    try:
+        return _read(source, name)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them.
+        # Odd metadata can hide pixels that are intact.
+        if (bare := _without_metadata(source)) is not None:
+            try:
+                return _read(bare, name)
+            except Exception:
+                pass  # The first error says more.
+        raise ImageError(f"{name}: {_reason(error, source)}") from None
+
+
+def register_heif() -> bool:
+    """Let Pillow read HEIC if the package pillow-heif is installed; return whether it is."""
+    try:
+        importlib.import_module("pillow_heif").register_heif_opener()
+    except (ImportError, OSError):  # OSError: it lacks a library.
+        return False
+    return True
+
+
+def _check_file(name: str) -> None:
+    """Raise an `ImageError` unless there is a file of this name with something in it."""
+    if not name:  # Path("") would be the current folder.
         raise ImageError("An image was named '', expected the path of an image or of a folder.")
-    if not _exists(file):
-        raise ImageError(
-            f"{file}: no such file. Give the path of an image or of a folder of images."
-        )
-    if file.is_dir():
-        raise ImageError(f"{file}: is a folder, expected an image file.")
-    if file.stat().st_size == 0:
-        raise ImageError(f"{file}: the file is empty (0 bytes). Copy or download it again.")
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of half-size bombs and odd metadata: neither matters here.
-            warnings.simplefilter("ignore")
-            with Image.open(file) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise ImageError(
-                        f"{file}: {image.width} x {image.height} pixels are more than "
-                        f"{MAX_PIXELS:,}. Scale it down first."
-                    )
-                image.seek(0)
-                image.load()
-                return _to_rgb(ImageOps.exif_transpose(image))
-    except UnidentifiedImageError:
-        raise ImageError(
-            f"{file}: not an image that Pillow can read (its content, not its name, decides)."
-        ) from None
-    except Image.DecompressionBombError:
-        raise ImageError(f"{file}: more than {MAX_PIXELS:,} pixels. Scale it down first.") from None
+        status = os.stat(name)
     except PermissionError as error:
+        raise ImageError(f"{name}: cannot be looked up ({error.strerror}).") from None
+    except (OSError, ValueError):  # No file has a name that is too long or holds a null byte.
         raise ImageError(
-            f"{file}: may not be read ({error.strerror}). Change its permissions."
+            f"{name}: no such file. Give the path of an image or of a folder of images."
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageError(f"{name}: is a folder, expected an image file.")
+    if not stat.S_ISREG(status.st_mode):
         raise ImageError(
-            f"{file}: the image is damaged or cut short ({error}). Copy or download it again."
-        ) from None
-
-
-def list_images(folder: str | Path) -> list[Path]:
-    """Return the image files of a folder in name order (not of its sub-folders), by file ending.
-
-    Raises:
-        ImageError: If the folder has none.
-    """
-    kinds = Image.registered_extensions()
-    endings = {e for e, kind in kinds.items() if kind in Image.OPEN and kind not in _NO_PICTURES}
-    files = sorted(f for f in Path(folder).iterdir() if f.is_file() and f.suffix.lower() in endings)
-    if not files:
-        raise ImageError(
-            f"{folder}: the folder has no image files. "
-            "Expected files such as photo.jpg or photo.png."
+            f"{name}: is a pipe or device, expected an image file, for it is read more than once. "
+            "Write what comes from it to a file first."
         )
-    return files
+    if status.st_size == 0:
+        raise ImageError(f"{name}: the file is empty (0 bytes). Copy or download it again.")
 
 
-def _exists(file: Path) -> bool:
-    """Return whether there is such a file; no file has a name that is too long."""
+def _read(source: str | Path | bytes | Image.Image, name: str) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow warns of half-size bombs and odd metadata: neither matters here.
+        warnings.simplefilter("ignore")
+        if isinstance(source, Image.Image):
+            return _to_rgb(source, name)
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            image.seek(0)
+            return _to_rgb(image, name)
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Return a new image, upright and without metadata."""
+    if image.width * image.height > MAX_PIXELS:
+        raise ImageError(
+            f"{name}: {image.width} x {image.height} pixels are more than {MAX_PIXELS:,}. "
+            "Scale it down first."
+        )
+    image.load()
+    if not image.width * image.height:
+        raise ImageError(f"{name}: {image.width} x {image.height} pixels, expected at least one.")
+    turn = _turn(image)
+    rgb = READERS.get(image.mode, _colours)(image)
+    if turn is not None:
+        rgb = rgb.transpose(turn)
+    rgb.info = {}
+    return rgb
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """Return how to turn an image upright; metadata that cannot be read turns nothing."""
     try:
-        return file.exists()
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return False
-        raise ImageError(f"{file}: cannot be looked up ({error.strerror}).") from None
+        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # As above.
+        return None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Return an RGB copy; 16-bit greys keep their brightness, transparency becomes white."""
-    if image.mode.startswith("I") or image.mode == "F":
-        extrema: Any = image.getextrema()  # one band: two numbers
-        is_16_bit = image.mode.startswith("I;16") or float(extrema[1]) > 255.0
-        # 16-bit files hold 0..65535; Pillow's own conversion would clip all above 255 to white.
-        scale = 255.0 / 65535.0 if is_16_bit else 1.0
-        return image.convert("F").point(lambda value: value * scale).convert("L").convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layer).convert("RGB")
-    return image.convert("RGB")
+def _colours(image: Image.Image) -> Image.Image:
+    return _on_white(image) if "transparency" in image.info else image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    layer = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, layer).convert("RGB")
+
+
+def _numbers(image: Image.Image) -> Image.Image:
+    """Return an image of numbers as a viewer shows it; a tag of TIFF may say more than its mode."""
+    values, tags = np.asarray(image), getattr(image, "tag_v2", {})
+    if image.mode == "I" and tags.get(_NUMBER_TYPE) in (1, (1,)):
+        values = values.view(np.uint32)  # Pillow has no mode for these.
+    elif image.mode == "I" and image.format in ("PNG", "PPM"):
+        values = values.astype(np.uint16)  # The only numbers that these formats give this mode.
+    elif image.mode != "F" and tags.get(_BITS) in (12, (12,)):
+        values = values * np.uint16(16)
+    grey = _to_bytes(values)
+    if tags.get(_WHITE_IS_ZERO) == 0:
+        grey = np.uint8(255) - grey
+    if isinstance(clear := image.info.get("transparency"), int):
+        grey = np.where(np.asarray(image) == clear, np.uint8(255), grey)
+    return Image.fromarray(grey).convert("RGB")
+
+
+#: How each mode of Pillow becomes RGB.
+READERS: Final[Mapping[str, Callable[[Image.Image], Image.Image]]] = {
+    **dict.fromkeys(("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"), _colours),
+    **dict.fromkeys(("LA", "La", "PA", "RGBA", "RGBa"), _on_white),
+    **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N", "I", "F"), _numbers),
+}
+
+
+def _image_of(array: np.ndarray, name: str) -> Image.Image:
+    """Return an array as an image; colours and alpha may have ranges of their own."""
+    shape = array.shape if array.ndim == 3 else (*array.shape, 1)
+    if array.dtype.kind not in "biuf" or len(shape) != 3 or not 1 <= shape[2] <= 4:
+        raise ImageError(
+            f"{name}: expected numbers of shape (height, width) or (height, width, channels) with "
+            "1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) channels. Put channels last."
+        )
+    if 0 in shape:
+        raise ImageError(f"{name}: no pixels, expected at least one.")
+    if shape[0] * shape[1] > MAX_PIXELS:
+        raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels. Scale it down first.")
+    channels = array.reshape(shape)
+    colours = _to_bytes(channels[..., : 3 if shape[2] > 2 else 1])
+    if shape[2] in (2, 4):
+        colours = np.concatenate([colours, _to_bytes(channels[..., -1:])], axis=-1)
+    return Image.fromarray(colours[..., 0] if shape[2] == 1 else np.ascontiguousarray(colours))
+
+
+def _to_bytes(values: np.ndarray) -> np.ndarray:
+    """Return numbers as brightness from 0 to 255; what is no number is black."""
+    if values.dtype == np.uint8:
+        return values
+    black, white = _range(values)
+    with np.errstate(all="ignore"):
+        shares = (values.astype(np.float64) - black) / (white - black)
+    shares = np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0)
+    return np.rint(255.0 * shares.clip(0.0, 1.0)).astype(np.uint8)
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """Return which values are black and white.
+
+    16-bit numbers without a sign have a white of their own. Of others, the least white of the
+    usual ones that no value exceeds, unless the picture would be all but black with it: then, and
+    for values below 0, the range of the values themselves, as viewers of measurements show them.
+    """
+    if values.dtype == np.bool_:
+        return 0.0, 1.0
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:
+        return 0.0, 65535.0
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    usual = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)
+    for white in usual:
+        if low >= 0.0 and high <= white and (white == usual[0] or high >= white / 16.0):
+            return 0.0, white
+    return (low, high) if low < high else (high - 1.0, high)
+
+
+def _without_metadata(source: Any) -> bytes | None:
+    """Return a JPEG, PNG or TIFF file with no metadata but orientation; None for other pictures."""
+    data = _content(source)
+    if data.startswith(b"\xff\xd8"):
+        return _bare_jpeg(data)
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _bare_png(data)
+    return _bare_tiff(data) if data[:4] in (b"II*\0", b"MM\0*") else None
+
+
+def _bare_jpeg(data: bytes) -> bytes:
+    kept, at = [data[:2]], 2
+    # Segments up to the start of the pixels; a marker, then a length that counts itself.
+    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda" and at + 4 <= len(data):
+        kind, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        is_metadata = 0xE0 <= kind <= 0xEF or kind == 0xFE
+        has_meaning = kind == 0xEE or data[at + 4 : at + 8] == b"Exif"  # 0xEE: Adobe's colours
+        if has_meaning or not is_metadata:
+            kept.append(data[at:end])
+        at = end
+    return b"".join([*kept, data[at:]])
+
+
+def _bare_png(data: bytes) -> bytes:
+    kept, at = [data[:8]], 8
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        kind, check = data[at + 4 : at + 8], data[end - 4 : end]
+        is_whole = zlib.crc32(data[at + 4 : end - 4]).to_bytes(4) == check
+        # A capital letter marks what the pixels need.
+        if kind[:1].isupper() or (kind in (b"tRNS", b"eXIf") and is_whole):
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def _bare_tiff(data: bytes) -> bytes:
+    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
+    start = int.from_bytes(data[4:8], order)
+    count = int.from_bytes(data[start : start + 2], order)
+    end = start + 2 + 12 * count
+    tags = [data[at : at + 12] for at in range(start + 2, end, 12)]
+    kept = [t for t in tags if (n := int.from_bytes(t[:2], order)) < 32768 and n not in _TIFF_WORDS]
+    table = len(kept).to_bytes(2, order) + b"".join(kept) + data[end : end + 4]
+    return data[:start] + table.ljust(end + 4 - start, b"\0") + data[end + 4 :]
+
+
+def _reason(error: Exception, source: Any) -> str:
+    """Return why a picture cannot be read and what to do, the end of a sentence."""
+    if isinstance(error, UnidentifiedImageError):
+        head = _content(source)[:12]
+        if head[4:8] == b"ftyp" and head[8:] in _HEIC_MARKS:
+            return f"a HEIC picture. {INSTALL_HEIF}; or save it as JPEG."
+        return "not an image that Pillow can read (its content, not its name, decides)."
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {MAX_PIXELS:,} pixels. Scale it down first."
+    if isinstance(error, PermissionError):
+        return f"may not be read ({error.strerror}). Change its permissions."
+    text = str(error) or type(error).__name__
+    if isinstance(source, Image.Image):
+        return f"cannot be decoded ({text}). Its file is damaged, or was closed too early."
+    if any(word in text for word in _MISSING):
+        return f"Pillow lacks what this format needs ({text}). Install it, or save it as PNG."
+    return f"the image is damaged or cut short ({text}). Copy or download it again."
+
+
+def _content(source: Any) -> bytes:
+    """Return the bytes of a file, or nothing where there are none."""
+    if isinstance(source, bytes):
+        return source
+    try:
+        with open(source, "rb") as file:
+            return file.read(_MOST_BYTES)
+    except (OSError, TypeError):
+        return b""

@@ -10,7 +10,6 @@ from typing import Any, final
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import ProblemError
@@ -32,7 +31,8 @@ class ImageText:
         model: Image-text model.
         weight: Factor in the total loss.
         name: Name in results.
-        target: Name of the target: a path, a Pillow image, or a list of these.
+        target: Name of the target: a picture as `open_image` takes it (path, bytes, Pillow image or
+            array), or a list of these.
     """
 
     model: ImageTextModel
@@ -51,9 +51,7 @@ class ImageText:
             raise ProblemError(
                 f"Term {self.name!r}: got an empty list, expected a picture or several."
             )
-        images = [
-            p.convert("RGB") if isinstance(p, Image.Image) else open_image(p) for p in pictures
-        ]
+        images = [open_image(picture) for picture in pictures]
         # Not normalised again: the loss is then exactly the mean over the pictures.
         return self.model.image_features(images).mean(dim=0).cpu()
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fuseprompt.errors import ModelError
+from fuseprompt.models.images import open_image
 from fuseprompt.offline.efficientnet import FEATURE_WIDTH, EfficientNetLite0
 
 #: Pixels a side; EfficientNet-Lite0 was trained at this size.
@@ -205,7 +206,7 @@ class ImageTower:
         """Embed pictures that Pillow opened, as unit vectors in their order."""
         parts = [torch.empty(0, EMBED_WIDTH)]
         for start in range(0, len(images), BATCH_SIZE):
-            batch = images[start : start + BATCH_SIZE]
+            batch = [open_image(image) for image in images[start : start + BATCH_SIZE]]
             whole = torch.stack([self.preprocess(image) for image in batch])
             centre = torch.stack([self.preprocess_centre(image) for image in batch])
             parts.append(self.embed(self.features(whole), self.features(centre)))

@@ -5,6 +5,7 @@ be read, as they finish. Nothing is trained. Read next: `fuseprompt.search.minim
 """
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any, final
 
 from PIL import Image
 
-from fuseprompt.errors import ImageError, ProblemError
+from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.models.images import list_images, open_image
+from fuseprompt.models.image_folder import describe_left_alone, list_images
+from fuseprompt.models.images import open_image
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label
@@ -103,6 +105,8 @@ def caption(
     """
     settings = CaptionSettings() if settings is None else settings
     files = expand(paths)
+    for note in left_alone(paths):
+        warnings.warn(note, FuseWarning, stacklevel=2)
     if objective is None:
         if isinstance(models, ModelIds):
             if not any(isinstance(try_open(file), Image.Image) for file in files):
@@ -125,16 +129,35 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
     Returns:
         The paths, those of a folder in name order.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
     files: list[str] = []
-    for path in given:
+    for path in _each(paths):
         try:
             # Not Path.is_dir, which raises for a name that is too long.
             inside = list_images(path) if os.path.isdir(path) else [path]
-        except (ImageError, OSError):
+        except ImageError:
             inside = [path]  # It fails like an unreadable image; the others still count.
         files.extend(str(file) for file in inside)
     return files
+
+
+def left_alone(paths: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return a sentence for each folder with files that `expand` leaves alone: how many, and why.
+
+    A folder without images has none: it fails, and its failure says it.
+    """
+    notes = []
+    for path in dict.fromkeys(_each(paths)):
+        if os.path.isdir(path):
+            try:
+                list_images(path)
+                notes.append(describe_left_alone(path))
+            except ImageError:
+                continue
+    return [note for note in notes if note]
+
+
+def _each(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
 def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
@@ -257,8 +280,6 @@ def try_open(file: str) -> Image.Image | Failure:
         return open_image(file)
     except ImageError as error:
         return Failure(file, str(error))
-    except OSError as error:
-        return Failure(file, f"{file}: cannot be read ({error.strerror}).")
 
 
 def _captions_of(

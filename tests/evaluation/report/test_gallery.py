@@ -1,6 +1,7 @@
 """The gallery: every caption is on a page, nothing leaves a card, nothing is fetched."""
 
 import re
+import struct
 from html.parser import HTMLParser
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fuseprompt.evaluation.report.gallery import make_pages, page_name
 from fuseprompt.evaluation.runs.folder import read_run
 from tests.evaluation.report.fixtures import found, record, run_settings, save_picture, save_run
+from tests.models.test_image_metadata import PLAIN, TURNED, jpeg
 
 WEIGHTS = {"fluency": 1.0, "image": 3.0}
 VOID = {"img", "meta", "br"}
@@ -100,6 +102,31 @@ def test_missing_pictures_failures_and_odd_numbers_do_not_stop_a_page(tmp_path) 
     assert "not a finished sentence" in page
     assert "<i>empty</i>" in page
     assert "Captions: 3, failed images: 1." in page
+
+
+def test_odd_metadata_does_not_stop_a_page(tmp_path) -> None:
+    odd = {**{name: jpeg(exif) for name, exif in TURNED.items()}, **PLAIN}
+    records = []
+    for number, data in enumerate(odd.values()):
+        file = tmp_path / f"{number}.jpg"
+        file.write_bytes(data)
+        records.append(record(str(number), file, found(), settings=run_settings()))
+    page = pages(tmp_path, records)["gallery.html"]
+    assert check_page(page).seen.count("img") == len(odd)
+    assert "cannot be read" not in page
+
+
+@pytest.mark.parametrize("fault", [struct.error, TypeError, ZeroDivisionError])
+def test_whatever_pillow_raises_does_not_stop_a_page(fault, tmp_path, monkeypatch) -> None:
+    image = save_picture(tmp_path / "kite.png")
+
+    def fail(_: object) -> None:
+        raise fault("odd")
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+    page = pages(tmp_path, [record("7", image, found(), settings=run_settings())])["gallery.html"]
+    check_page(page)
+    assert "the image cannot be read" in page
 
 
 def test_a_long_run_has_several_pages_that_link_each_other(tmp_path) -> None:

@@ -19,7 +19,7 @@ from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_rows
 from fuseprompt.evaluation.datasets.images import ImageFolders, annotation_file, last_part
 from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
-from fuseprompt.models.images import list_images
+from fuseprompt.models.image_folder import describe_left_alone, list_images
 
 #: Number at the end of a COCO id or of the name of an image.
 _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
@@ -109,16 +109,19 @@ def _read_folder(
         raise DatasetError(f"{root}: no such folder. --root is the folder of the images.")
     try:
         names = [image.name for image in list_images(root)]
+        left = describe_left_alone(root, with_others=False)
     except ImageError as error:
         raise DatasetError(str(error)) from None
+    notes: tuple[str, ...] = (left,) if left else ()
     file = next((root / name for name in source.files if (root / name).is_file()), None)
     if file is None:
-        return [Item(name, root / name) for name in names], ()
+        return [Item(name, root / name) for name in names], notes
     rows = []
     for row in read_rows(file):
         image = folders.find([row.image or row.id], place=row.place)
         rows.append(replace(row, id=image.relative_to(root).as_posix()))
-    items, notes = _gather(rows, folders, "file", "all")
+    items, more = _gather(rows, folders, "file", "all")
+    notes += more
     captioned = {item.id for item in items}
     others = [Item(name, root / name) for name in names if name not in captioned]
     if others:

@@ -110,7 +110,7 @@ def _card(record: Record, weights: Mapping[str, float], references: Sequence[str
 def _picture(record: Record) -> str:
     try:
         url = picture_url(open_image(record.image), longest=_PICTURE)
-    except (ImageError, OSError):
+    except ImageError:
         return "<span>the image cannot be read</span>"
     return f'<img loading="lazy" src="{url}" alt="{escape(record.id)}">'
 
