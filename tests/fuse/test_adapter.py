@@ -2,18 +2,20 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from fuseprompt.errors import AlignmentError, FingerprintError, ShapeError
-from fuseprompt.fuse.adapter import FuseAdapter
+from fuseprompt.fuse.adapter import FuseAdapter, decode_with_spans
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
-from fuseprompt.fuse.gradient import map_embeddings, transfer_gradient
+from fuseprompt.fuse.gradient import count_without_map, map_embeddings, transfer_gradient
 from fuseprompt.fuse.table import fingerprint_models
 from tests.fuse.tensors import random_tensor
+from tests.fuse.test_alignment import FACTORIES
+from tests.fuse.test_alignment import TEXTS as HOSTILE_TEXTS
 from tests.fuse.tiny import made_up_words, tiny_model, tiny_pair
-from tests.text.tiny import word_piece
+from tests.text.tiny import byte_bpe, word_piece
 
 PRIMARY, SECONDARY = tiny_pair()
 TABLE = fit_adapter(
@@ -55,9 +57,8 @@ def test_backward_is_the_transposed_map_of_each_text(texts, special):
     start = len(SECONDARY.tokenizer.prefix_ids) if special else 0
     for row, alignment in enumerate(output.alignments):
         grad = weights[row, start : start + len(alignment.secondary_spans)]
-        found = transfer_gradient(grad, alignment, table=TABLE)
-        carried = found.grad
-        assert output.num_dropped[row] == found.num_dropped
+        carried = transfer_gradient(grad, alignment, table=TABLE)
+        assert output.num_dropped[row] == count_without_map(alignment, table=TABLE)
         assert_close(embeds.grad[row, : len(carried)], carried)
         assert not embeds.grad[row, len(carried) :].any()
         plain = PRIMARY.vocabulary[ids[row]].requires_grad_()
@@ -96,7 +97,34 @@ def test_ids_that_encoding_would_not_give_keep_their_positions():
     assert PRIMARY.tokenizer.encode("the") != letters
     embeds = PRIMARY.vocabulary[letters][None].clone().requires_grad_()
     output = adapter(embeds, torch.tensor([letters]))
-    assert [p.num_primary for p in output.alignments[0].parts] == [3]
+    assert [p.counts[0] for p in output.alignments[0].parts] == [3]
+
+
+@given(text=HOSTILE_TEXTS, factory=st.sampled_from(FACTORIES))
+def test_spans_of_carried_ids_equal_those_of_encoding(text, factory):
+    tokenizer = factory()
+    text = tokenizer.decode(tokenizer.encode(text))
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assume(tokenizer.decode(ids) == text)
+    assert decode_with_spans(tokenizer, ids) == (text, spans)
+
+
+@given(text=HOSTILE_TEXTS)
+def test_spans_of_ids_that_encoding_would_not_give(text):
+    """One id per byte decodes to the text, and encoding the text gives other ids."""
+    tokenizer = byte_bpe()
+    ids = [i for c in text for b in c.encode() for i in tokenizer.encode(chr(b)) if b < 128]
+    plain = tokenizer.decode(ids)
+    assert decode_with_spans(tokenizer, ids) == (plain, [(i, i + 1) for i in range(len(plain))])
+
+
+def test_bytes_of_one_character_share_its_span_on_the_slow_path():
+    tokenizer = byte_bpe()
+    face = tokenizer.encode("😀")
+    ids = [token for part in ("t", "h", "e", "😀", "x") for token in tokenizer.encode(part)]
+    assert ids != tokenizer.encode("the😀x")
+    spans = [(0, 1), (1, 2), (2, 3), *[(3, 4)] * len(face), (4, 5)]
+    assert decode_with_spans(tokenizer, ids) == ("the😀x", spans)
 
 
 def test_errors_say_what_to_do():

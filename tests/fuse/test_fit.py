@@ -166,12 +166,13 @@ def test_errors_say_what_to_do():
 
 def test_quality_is_measured_from_the_definition():
     primary, secondary = tiny_pair()
-    case = Case(torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9], [10]]), torch.ones(2), 2)
+    ids, theirs = torch.tensor([[5, 6], [7, 8]]), torch.tensor([[9, -1], [10, -1]])
+    case = Case(ids, theirs, torch.ones(2), primary.vocabulary, secondary.vocabulary)
     jacobian = torch.randn(5, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows = [primary.vocabulary[ids] for ids in case.primary_ids]
     guess = torch.cat([reference.forward_word(row, jacobian, 1) for row in rows])
     true = secondary.vocabulary[[9, 10]]
-    r2, cosine = measure_map(jacobian, case, primary.vocabulary, secondary.vocabulary)
+    r2, cosine = measure_map(jacobian, case)
     spread = (true - true.mean(0)).square().sum()
     assert r2 == pytest.approx(float(1 - (true - guess).square().sum() / spread))
     assert cosine == pytest.approx(float(torch.cosine_similarity(true, guess).mean()))
@@ -184,13 +185,13 @@ def test_the_ridge_is_the_best_of_all(noise):
     v_s += v_p @ random_tensor(6, 2, seed=2)
     ids = torch.arange(40)[:, None]
     train, held_out = (
-        Case(ids[rows], ids[rows], torch.ones(20), 1) for rows in (slice(20), slice(20, 40))
+        Case(ids[rows], ids[rows], torch.ones(20), v_p, v_s) for rows in (slice(20), slice(20, 40))
     )
     solver = LeastSquares()
-    solver.update(train, v_p, v_s)
+    solver.update(train)
     ridges = (10.0, 1.0, 0.1, 0.01, 1e-6)
-    ridge, jacobian = choose_ridge(solver, held_out, ridges, v_p, v_s)
-    scores = [measure_map(solver.solve(r), held_out, v_p, v_s)[0] for r in ridges]
+    ridge, jacobian = choose_ridge(solver, held_out, ridges)
+    scores = [measure_map(solver.solve(r), held_out)[0] for r in ridges]
     assert ridge == ridges[scores.index(max(scores))]
     assert torch.equal(jacobian, solver.solve_slice(ridge, 0))
     if noise != 0.5:  # the extremes are known beforehand, the middle is only compared

@@ -1,6 +1,6 @@
 """Least squares against dense problems, loops and the Moore-Penrose inverse of the paper."""
 
-from inspect import unwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,19 +30,21 @@ def random_case(
         lengths = torch.randint(low, most + 1, (words,), generator=generator).tolist()
         return [torch.randint(tokens, (n,), generator=generator).tolist() for n in lengths]
 
-    def pad(rows: list[list[int]], most: int) -> torch.Tensor:
-        return torch.tensor([row + [NO_TOKEN] * (most - len(row)) for row in rows])
+    def pad(rows: list[list[int]]) -> torch.Tensor:
+        return torch.tensor([row + [NO_TOKEN] * (depth - len(row)) for row in rows])
 
     ours, theirs = draw(k, 7), draw(m, 11)
     weights = torch.rand(words, generator=generator, dtype=torch.float64) + 0.1
-    return Case(pad(ours, k), pad(theirs, m), weights, depth), ours, theirs
+    none = torch.zeros(0, 1)  # each test has vocabularies of its own
+    return Case(pad(ours), pad(theirs), weights, none, none), ours, theirs
 
 
 def solve(case: Case, v_p: torch.Tensor, v_s: torch.Tensor, ridge: float, portion: int = 99):
     """Return the solution for words that come in portions."""
     solver = LeastSquares()
+    case = replace(case, primary=v_p, secondary=v_s)
     for start in range(0, len(case), portion):
-        solver.update(case[start : start + portion], v_p, v_s)
+        solver.update(case[start : start + portion])
     return solver.solve(ridge)
 
 
@@ -96,7 +98,7 @@ def test_frequencies_that_are_zero_stay_zero():
     ids = torch.tensor([[0], [1], [2], [3], [4]]).expand(5, 5)
     theirs = torch.arange(25).reshape(5, 5)
     v_p, v_s = random_tensor(5, 3, seed=0) * 1.1, random_tensor(25, 2, seed=1)
-    case = Case(ids, theirs, torch.ones(5, dtype=torch.float64), 5)
+    case = Case(ids, theirs, torch.ones(5, dtype=torch.float64), v_p, v_s)
     a = reference.word_tensor(ids.tolist(), v_p, 5)
     b = reference.word_tensor(theirs.tolist(), v_s, 5)
     expected = t_product(t_pinv(a), b)
@@ -114,20 +116,21 @@ def test_fewer_words_than_columns_are_met_exactly():
 def test_many_words_are_kept_as_sums_only():
     case = random_case(20, 2, 2, 2, 0, ragged=True)[0]
     v_p, v_s = random_tensor(7, 3, seed=0), random_tensor(11, 2, seed=1)
+    case = replace(case, primary=v_p, secondary=v_s)
     solver = LeastSquares()
-    solver.update(case[:3], v_p, v_s)
+    solver.update(case[:3])
     assert len(solver._held) == 1
-    solver.update(case[3:], v_p, v_s)
+    solver.update(case[3:])
     assert not solver._held
     before = solver.solve(0.1)
-    solver.update(case[:2], v_p, v_s)  # a solution does not stay when words are added
+    solver.update(case[:2])  # a solution does not stay when words are added
     assert not torch.equal(solver.solve(0.1), before)
 
 
 def test_word_slices_are_the_word_tensor():
     case, ours, _ = random_case(9, 3, 2, 4, 0, ragged=True)
     vocabulary = random_tensor(7, 3, seed=0)
-    slices = word_slices(case.primary_ids, vocabulary, 4)
+    slices = word_slices(case.primary_ids, vocabulary)
     assert torch.equal(torch.stack(slices, -1), reference.word_tensor(ours, vocabulary, 4))
 
 
@@ -136,9 +139,10 @@ def test_errors_say_what_to_do():
         LeastSquares().solve(0.1)
     case = random_case(4, 2, 2, 2, 0, ragged=False)[0]
     solver = LeastSquares()
-    solver.update(case, torch.ones(7, 3), torch.ones(11, 2))
+    case = replace(case, primary=torch.ones(7, 3), secondary=torch.ones(11, 2))
+    solver.update(case)
     with pytest.raises(ShapeError, match=r"got widths and depth \(4, 2, 2\), expected \(3, 2, 2\)"):
-        unwrap(LeastSquares.update)(solver, case, torch.ones(7, 4), torch.ones(11, 2))
+        solver.update(replace(case, primary=torch.ones(7, 4)))
     with pytest.raises(ValueError, match=r"at least 0, got -"):
         solver.solve(-1.0)
 

@@ -12,14 +12,13 @@ from fuseprompt.errors import ShapeError
 from fuseprompt.fuse.tproduct import (
     from_fourier,
     pad_tubes,
-    t_identity,
     t_product,
     t_transpose,
     to_fourier,
 )
 from tests.fuse.tensors import DTYPES, SIZES, TUBES, random_tensor
 from tests.reference import t_product as reference
-from tests.reference.t_product import bcirc, unequal_product
+from tests.reference.t_product import bcirc, t_identity, unequal_product
 
 SEEDS = st.integers(0, 999)
 

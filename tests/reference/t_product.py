@@ -23,6 +23,13 @@ def t_transpose(a: Tensor) -> Tensor:
     return out
 
 
+def t_identity(size: int, depth: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the tensor that changes nothing: identity first, then zero slices."""
+    out = torch.zeros(size, size, depth, dtype=dtype)
+    out[..., 0] = torch.eye(size)
+    return out
+
+
 def bcirc(a: Tensor) -> Tensor:
     """Write slice (i - j mod l) into block (i, j)."""
     m, n, num_tubes = a.shape

@@ -8,6 +8,8 @@ embeddings. This is the last of the seven files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
 from typing import Any, final
 
 import torch
@@ -15,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fuseprompt.errors import AlignmentError, ShapeError
-from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, align, token_spans
+from fuseprompt.fuse.alignment import Alignment, Span, TokenEmbeddings, WordTokenizer, align
 from fuseprompt.fuse.gradient import RandomFallback, count_without_map, transfer_gradient
 from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 
@@ -29,9 +31,9 @@ class AdapterOutput:
         embeds: Embeddings of the secondary's tokens, zero beyond a text's end; carries the gradient
             to the primary.
         token_ids: The secondary's ids of each text.
-        alignments: Both tokenizations of each text.
+        alignments: Both tokenizations of each text, without special tokens.
         num_dropped: For each text, how many of the secondary's tokens have no map back, so that
-            their gradient is zero (or random, with a fallback).
+            their gradient is zero (random, with a fallback).
     """
 
     embeds: Float[Tensor, "b t ds"]
@@ -45,8 +47,8 @@ class FuseAdapter(nn.Module):
     """The map T_i:j of Eq. (2): retokenised forward, transposed t-product back (Eq. 5).
 
     Args:
-        primary: The model whose tokens are chosen.
-        secondary: The other model.
+        primary: The model whose tokens are chosen, i.
+        secondary: The other model, j.
         table: Maps fitted for the two, on any device.
         add_special_tokens: Put the secondary's own special tokens around each text. They get no
             gradient.
@@ -71,9 +73,8 @@ class FuseAdapter(nn.Module):
         self.secondary = secondary
         self.table = table.to(secondary.vocabulary.device)
         self.fallback = fallback
-        tokenizer = secondary.tokenizer
-        self.before = tokenizer.prefix_ids if add_special_tokens else ()
-        self.after = tokenizer.suffix_ids if add_special_tokens else ()
+        self.before = secondary.tokenizer.prefix_ids if add_special_tokens else ()
+        self.after = secondary.tokenizer.suffix_ids if add_special_tokens else ()
 
     def forward(
         self,
@@ -83,8 +84,8 @@ class FuseAdapter(nn.Module):
         """Return the secondary's embeddings of the texts.
 
         Args:
-            embeds: The primary's embeddings, shape (b, s, dp). Only their gradient matters: the
-                text comes from the ids.
+            embeds: The primary's embeddings. Only their gradient matters: the text comes from the
+                ids.
             token_ids: The primary's ids of each text, without special tokens and padding.
 
         Returns:
@@ -92,7 +93,6 @@ class FuseAdapter(nn.Module):
 
         Raises:
             ShapeError: If embeddings and ids have different shapes.
-            AlignmentError: If ids stand for no text (pieces of a character, say).
         """
         rows = token_ids.tolist() if isinstance(token_ids, Tensor) else list(map(list, token_ids))
         longest = max(map(len, rows), default=0)
@@ -101,32 +101,23 @@ class FuseAdapter(nn.Module):
                 f"FuseAdapter got embeds of shape {tuple(embeds.shape)} for {len(rows)} texts of "
                 f"up to {longest} tokens. Pass one embedding per id."
             )
-        retokenised = [self._retokenise(row) for row in rows]
-        theirs = tuple((*self.before, *ids, *self.after) for ids, _ in retokenised)
-        alignments = tuple(alignment for _, alignment in retokenised)
-        vocabulary = self.secondary.vocabulary.detach()
-        vectors = [vocabulary[list(ids)] for ids in theirs]
+        theirs, alignments = [], []
+        for row in rows:
+            text, primary_spans = decode_with_spans(self.primary.tokenizer, row)
+            ids, secondary_spans = self.secondary.tokenizer.encode_with_offsets(text)
+            theirs.append((*self.before, *ids, *self.after))
+            alignments.append(align(text, primary_spans, secondary_spans))
+        vectors = [self.secondary.vocabulary.detach()[list(ids)] for ids in theirs]
         values = nn.utils.rnn.pad_sequence(vectors, batch_first=True)
-        dropped = tuple(count_without_map(a, table=self.table) for a in alignments)
         if embeds.requires_grad:
             apply: Any = _Retokenise.apply
             values = apply(embeds, values, self, alignments)
-        return AdapterOutput(values, theirs, alignments, dropped)
-
-    def _retokenise(self, token_ids: list[int]) -> tuple[list[int], Alignment]:
-        """Return the secondary's ids of a text and the alignment."""
-        text = self.primary.tokenizer.decode(token_ids)
-        if "\ufffd" in text and self.primary.tokenizer.encode(text) != token_ids:
-            raise AlignmentError(
-                f"FuseAdapter got ids of the primary that are no complete text: {text!r}. "
-                "Leave out tokens that are pieces of a character."
-            )
-        ids, spans = self.secondary.tokenizer.encode_with_offsets(text)
-        return ids, align(text, token_spans(self.primary.tokenizer, token_ids, text), spans)
+        dropped = tuple(count_without_map(a, table=self.table) for a in alignments)
+        return AdapterOutput(values, tuple(theirs), tuple(alignments), dropped)
 
 
 class _Retokenise(torch.autograd.Function):
-    """Hands the retokenised embeddings on, and the gradient back."""
+    """Hands the retokenised embeddings on, and their gradient back."""
 
     @staticmethod
     def forward(
@@ -134,23 +125,42 @@ class _Retokenise(torch.autograd.Function):
         embeds: Float[Tensor, "b s dp"],
         values: Float[Tensor, "b t ds"],
         adapter: FuseAdapter,
-        alignments: tuple[Alignment, ...],
+        alignments: list[Alignment],
     ) -> Float[Tensor, "b t ds"]:
         ctx.adapter, ctx.alignments = adapter, alignments
-        ctx.like = embeds.new_empty(0)  # dtype and device
-        ctx.shape = embeds.shape
+        ctx.shape, ctx.like = embeds.shape, embeds.new_empty(0)  # dtype and device
         return values
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         adapter: FuseAdapter = ctx.adapter
-        (grad,) = grads
-        result = torch.zeros(ctx.shape, dtype=grad.dtype, device=grad.device)
+        result = grads[0].new_zeros(ctx.shape)
         start = len(adapter.before)
         for row, alignment in enumerate(ctx.alignments):
-            stop = start + len(alignment.secondary_spans)
+            grad = grads[0][row, start : start + len(alignment.secondary_spans)]
             carried = transfer_gradient(
-                grad[row, start:stop], alignment, table=adapter.table, fallback=adapter.fallback
+                grad, alignment, table=adapter.table, fallback=adapter.fallback
             )
-            result[row, : len(carried.grad)] = carried.grad
+            result[row, : len(carried)] = carried
         return result.to(ctx.like), None, None, None
+
+
+def decode_with_spans(tokenizer: WordTokenizer, token_ids: list[int]) -> tuple[str, list[Span]]:
+    """Return the text of ids and the characters that each stands for, however encoding cuts it."""
+    text = tokenizer.decode(token_ids)
+    ids, spans = tokenizer.encode_with_offsets(text)
+    if ids == token_ids:
+        return text, spans
+    if "\ufffd" in text:
+        raise AlignmentError(
+            f"FuseAdapter got ids of the primary that are no complete text: {text!r}. "
+            "Leave out tokens that are pieces of a character."
+        )
+    # Decode every beginning, which is slow and always right: how much of the text is complete?
+    ends = [0]
+    for count in range(1, len(token_ids) + 1):
+        beginning = tokenizer.decode(token_ids[:count])
+        ends.append(max(ends[-1], sum(takewhile(bool, map(eq, beginning, text)))))
+    # Pieces of one character share its span: each goes on to where the next character is complete.
+    nexts = [next((end for end in ends[i:] if end > start), start) for i, start in enumerate(ends)]
+    return text, list(zip(ends, nexts, strict=True))[:-1]

@@ -1,9 +1,10 @@
-"""Fit the maps V_i^+ * V_j of section 3.2 to words, case by case (algorithm 2).
+"""Fit the maps T = V_i^+ * V_j of section 3.2 to words, case by case (algorithm 2).
 
 Words are encoded as they stand in running text, and sorted into cases by their token counts; those
 with more tokens than the table are left out and counted, never cut. Each case is one least squares
-problem; a ridge is chosen on held-out words, and the quality measured on others. Equal tokenizers
-get the one map of Eq. (3) instead. Read next: `fuseprompt.fuse.table`, what a fit leaves behind.
+problem: its words come in three groups, which choose the ridge, measure the map and fit it. Equal
+tokenizers get the one map of Eq. (3) instead. Read next: `fuseprompt.fuse.table`, for what a fit
+leaves behind.
 """
 
 import hashlib
@@ -11,9 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final, final
 
@@ -36,11 +35,12 @@ from fuseprompt.fuse.table import (
 )
 from fuseprompt.fuse.tproduct import from_fourier, to_fourier
 
+#: Words or tokens that are encoded or converted at once.
 _CHUNK: Final = 8192
+
+#: Most words that a map is measured on.
 _MEASURED: Final = 512
 
-#: Words of each case, with their ids in the primary and in the secondary.
-_Rows = dict[CaseKey, list[tuple[str, list[int], list[int]]]]
 _OnCase = Callable[[CaseKey, CaseReport, int, int], None]
 
 
@@ -97,8 +97,8 @@ def fit_adapter(
     """Fit the maps from one model's embeddings to another's (algorithm 2; Eq. 3 if tokens agree).
 
     Args:
-        primary: The model whose tokens are chosen.
-        secondary: The other model.
+        primary: The model whose tokens are chosen, i.
+        secondary: The other model, j.
         words: Words without blanks, or words and how much each counts (their frequency, say); by
             default the list that ships with the package. Order and repetitions do not matter.
         settings: Settings of the fit.
@@ -107,27 +107,24 @@ def fit_adapter(
 
     Returns:
         The table; bit for bit the same for the same words, settings and number of threads.
-
-    Raises:
-        FuseError: If no case has enough words.
     """
-    settings = FitSettings() if settings is None else settings
+    settings = settings or FitSettings()
     weights = _weights(words)
-    models = (primary, secondary)
-    with ThreadPoolExecutor(1) as pool:  # hashing leaves the interpreter free
-        fingerprint = pool.submit(fingerprint_fit, *models, words=weights, settings=settings)
-        if primary.tokenizer.fingerprint == secondary.tokenizer.fingerprint:
-            jacobians, reports, left_out = _fit_shared(*models, on_case)
-        else:
-            jacobians, reports, left_out = _fit_cases(*models, weights, settings, on_case)
-        return JacobianTable(
-            jacobians,
-            reports,
-            settings.max_tokens,
-            left_out,
-            fingerprint.result(),
-            asdict(settings),
-        )
+    is_shared = primary.tokenizer.fingerprint == secondary.tokenizer.fingerprint
+    left_out: Counter[str] = Counter()
+    if is_shared:
+        cases = {SHARED: _vocabulary_case(primary, secondary)}
+    else:
+        cases = _sort_words(primary, secondary, weights, settings, left_out)
+    jacobians, reports = {}, {}
+    for done, (key, case) in enumerate(sorted(cases.items()), start=1):
+        jacobians[key], reports[key] = _fit_shared(case) if is_shared else _fit_case(case, settings)
+        if on_case is not None:
+            on_case(key, reports[key], done, len(cases))
+    fingerprint = fingerprint_fit(primary, secondary, words=weights, settings=settings)
+    return JacobianTable(
+        jacobians, reports, settings.max_tokens, left_out, fingerprint, asdict(settings)
+    )
 
 
 def load_or_fit(
@@ -141,19 +138,13 @@ def load_or_fit(
     """Return the table of two models for the default words, fitted at the first call.
 
     A kept table serves only the same tokenizers, embeddings, words and settings; one that is
-    damaged is fitted anew. Arguments are those of `fit_adapter`.
-
-    Args:
-        primary: The model whose tokens are chosen.
-        secondary: The other model.
-        settings: Settings of the fit.
-        folder: Where tables are kept; by default in the user's cache.
-        on_case: Not called for a table that was kept.
+    damaged is fitted anew. Arguments are those of `fit_adapter`; tables are kept in the folder, by
+    default in the user's cache.
 
     Returns:
         The table.
     """
-    settings = FitSettings() if settings is None else settings
+    settings = settings or FitSettings()
     words = _weights(None)
     fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)
     root = cache_dir() / f"tables-v{FORMAT_VERSION}" if folder is None else folder
@@ -173,11 +164,7 @@ def fingerprint_fit(
     words: Mapping[str, float],
     settings: FitSettings,
 ) -> dict[str, str]:
-    """Return hashes of all that a table depends on, without fitting it.
-
-    Returns:
-        One hash per part, by name, as `JacobianTable.load` compares them.
-    """
+    """Return hashes, by name, of all that a table depends on, without fitting it."""
     names = sorted(words)
     listed = "\n".join((*names, json.dumps([words[name] for name in names])))
     values = json.dumps(asdict(settings), sort_keys=True)
@@ -188,61 +175,46 @@ def fingerprint_fit(
     }
 
 
-def measure_map(
-    jacobian: Float[Tensor, "dp ds p"],
-    case: Case,
-    primary: Float[Tensor, "v dp"],
-    secondary: Float[Tensor, "u ds"],
-) -> tuple[float, float]:
-    """Measure a map (dp, ds, p) on words that it was not fitted to.
+def choose_ridge(
+    solver: LeastSquares, held_out: Case, ridges: tuple[float, ...]
+) -> tuple[float, Float[Tensor, "dp ds"]]:
+    """Choose the ridge, from those given largest first, that maps held-out words best.
+
+    Returns:
+        The ridge, and Fourier slice 0 of its solution. This slice maps sums over a word's tokens:
+        only they are compared, since it is the cheapest to solve for.
+    """
+    ours = torch.stack(word_slices(held_out.primary_ids, held_out.primary)).sum(0)
+    theirs = torch.stack(word_slices(held_out.secondary_ids, held_out.secondary)).sum(0)
+    best = (float("inf"), ridges[0], ours)
+    for ridge in ridges:
+        candidate = solver.solve_slice(ridge, 0)
+        error = float((theirs - ours @ candidate).square().sum())
+        if error > best[0]:
+            break  # weaker penalties overfit even more
+        best = (error, ridge, candidate)
+    return best[1], best[2]
+
+
+def measure_map(jacobian: Float[Tensor, "dp ds p"], case: Case) -> tuple[float, float]:
+    """Measure a map on words that it was not fitted to.
 
     Returns:
         R2, which is 1 - squared error / variance around the mean of each place, and the mean cosine
         of mapped and true vectors, both over the tokens of the secondary.
     """
-    left = to_fourier(word_slices(case.primary_ids, primary, case.num_tubes))
+    left = to_fourier(word_slices(case.primary_ids, case.primary))
     pairs = zip(left, to_fourier(jacobian.unbind(-1)), strict=True)
-    mapped = from_fourier([a @ m for a, m in pairs], case.num_tubes)  # (w, ds, p)
+    mapped = from_fourier([a @ m for a, m in pairs], jacobian.shape[-1])  # (w, ds, p)
     error, variance, cosines, count = 0.0, 0.0, 0.0, 0
     for place, ids in enumerate(case.secondary_ids.unbind(1)):
-        there = ids >= 0
-        true, guess = secondary[ids[there]], mapped[there][..., place]
+        there = ids != NO_TOKEN
+        true, guess = case.secondary[ids[there]], mapped[there][..., place]
         error += float((true - guess).square().sum())
         variance += float((true - true.mean(0)).square().sum())
         cosines += float(torch.cosine_similarity(true, guess, dim=1).sum())
         count += len(true)
     return 1 - error / max(variance, 1e-30), cosines / max(count, 1)
-
-
-def choose_ridge(
-    solver: LeastSquares,
-    case: Case,
-    ridges: tuple[float, ...],
-    primary: Float[Tensor, "v dp"],
-    secondary: Float[Tensor, "u ds"],
-) -> tuple[float, Float[Tensor, "dp ds"]]:
-    """Return the ridge that maps held-out words best, and slice 0 of its solution.
-
-    Words are compared by the sums over their tokens: that is frequency 0, the cheapest to solve
-    for. Ridges come largest first.
-
-    Returns:
-        The strength, and the map of sums, shape (dp, ds).
-    """
-    ours = torch.stack(word_slices(case.primary_ids, primary, case.num_tubes)).sum(0)
-    theirs = torch.stack(word_slices(case.secondary_ids, secondary, case.num_tubes)).sum(0)
-    best: tuple[float, float, Tensor] | None = None
-    for ridge in ridges:
-        candidate = solver.solve_slice(ridge, 0)
-        error = float((theirs - ours @ candidate).square().sum())
-        if best is not None and error > best[0]:
-            break  # weaker penalties overfit even more
-        best = (error, ridge, candidate)
-    assert best is not None
-    return best[1], best[2]
-
-
-_Fitted = tuple[dict[CaseKey, Tensor], dict[CaseKey, CaseReport], dict[str, int]]
 
 
 def _weights(words: Iterable[str] | Mapping[str, float] | None) -> dict[str, float]:
@@ -252,120 +224,103 @@ def _weights(words: Iterable[str] | Mapping[str, float] | None) -> dict[str, flo
     return {word: 1.0 for word in (default_words() if words is None else words) if word}
 
 
-def _fit_cases(
+def _sort_words(
     primary: TokenEmbeddings,
     secondary: TokenEmbeddings,
     weights: Mapping[str, float],
     settings: FitSettings,
-    on_case: _OnCase | None,
-) -> _Fitted:
-    """Fit every case that has enough words."""
-    cases, left_out = _sort_words(primary, secondary, list(weights), settings)
-    planned = [key for key, rows in sorted(cases.items()) if len(rows) >= settings.min_words]
-    if rare := sum(len(rows) for key, rows in cases.items() if key not in planned):
-        left_out["case with fewer words than min_words"] = rare
-    if not planned:
-        raise FuseError(
-            f"No case has {settings.min_words} words, got {len(weights)} words in all "
-            f"({dict(left_out)}). Pass more words, or a smaller min_words."
-        )
-    v_p = _floating(primary.vocabulary)
-    v_s = _floating(secondary.vocabulary).to(v_p)
-    jacobians: dict[CaseKey, Tensor] = {}
-    reports: dict[CaseKey, CaseReport] = {}
-    for done, key in enumerate(planned, start=1):
-        # The seed and the words alone decide the order, and so which words are held out.
-        rows = sorted(cases[key])
-        generator = torch.Generator().manual_seed(settings.seed)
-        rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
-        case = Case(
-            _pad([ours for _, ours, _ in rows]).to(v_p.device),
-            _pad([theirs for _, _, theirs in rows]).to(v_p.device),
-            torch.tensor([weights[word] for word, _, _ in rows], device=v_p.device),
-            max(key) if settings.by_pairs else settings.max_tokens,
-        )
-        jacobians[key], reports[key] = _fit_case(case, v_p, v_s, settings)
-        if on_case is not None:
-            on_case(key, reports[key], done, len(planned))
-    return jacobians, reports, dict(left_out)
-
-
-def _sort_words(
-    primary: TokenEmbeddings, secondary: TokenEmbeddings, words: list[str], settings: FitSettings
-) -> tuple[_Rows, Counter[str]]:
-    """Encode words as in running text and sort them into cases; count those left out."""
-    cases: _Rows = {}
-    left_out: Counter[str] = Counter()
-    special, special_theirs = primary.tokenizer.special_ids, secondary.tokenizer.special_ids
-    for start in range(0, len(words), _CHUNK):
-        chunk = words[start : start + _CHUNK]
-        ours = primary.tokenizer.encode_words(chunk)
-        theirs = secondary.tokenizer.encode_words(chunk)
-        for word, p, s in zip(chunk, ours, theirs, strict=True):
+    left_out: Counter[str],
+) -> dict[CaseKey, Case]:
+    """Encode words as in running text and sort them into cases; count those that are left out."""
+    members: dict[CaseKey, list[tuple[str, list[int], list[int]]]] = {}
+    ours, theirs = primary.tokenizer, secondary.tokenizer
+    for start in range(0, len(weights), _CHUNK):
+        chunk = list(weights)[start : start + _CHUNK]
+        encoded = zip(chunk, ours.encode_words(chunk), theirs.encode_words(chunk), strict=True)
+        for word, p, s in encoded:
             if max(len(p), len(s)) > settings.max_tokens:
                 left_out["more tokens than max_tokens"] += 1
             elif not (p and s):
                 left_out["no token"] += 1
-            elif not (special.isdisjoint(p) and special_theirs.isdisjoint(s)):
+            elif not (ours.special_ids.isdisjoint(p) and theirs.special_ids.isdisjoint(s)):
                 left_out["unknown or special token"] += 1
             else:
                 key = (len(p) if settings.by_pairs else 0, len(s))
-                cases.setdefault(key, []).append((word, p, s))
-    return cases, left_out
+                members.setdefault(key, []).append((word, p, s))
+    v_p, v_s = _vocabularies(primary, secondary)
+    cases: dict[CaseKey, Case] = {}
+    for key, rows in members.items():
+        if len(rows) < settings.min_words:
+            left_out["case with fewer words than min_words"] += len(rows)
+            continue
+        # The seed and the words alone decide the order, and so which words are held out.
+        rows.sort()
+        generator = torch.Generator().manual_seed(settings.seed)
+        rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+        depth = max(key) if settings.by_pairs else settings.max_tokens
+        cases[key] = Case(
+            _pad([p for _, p, _ in rows], depth).to(v_p.device),
+            _pad([s for _, _, s in rows], depth).to(v_p.device),
+            torch.tensor([weights[word] for word, _, _ in rows], device=v_p.device),
+            v_p,
+            v_s,
+        )
+    if not cases:
+        raise FuseError(
+            f"No case has {settings.min_words} words, got {len(weights)} words in all "
+            f"({dict(left_out)}). Pass more words, or a smaller min_words."
+        )
+    return cases
 
 
-def _fit_case(
-    case: Case, v_p: Float[Tensor, "v dp"], v_s: Float[Tensor, "u ds"], settings: FitSettings
-) -> tuple[Float[Tensor, "dp ds p"], CaseReport]:
+def _fit_case(case: Case, settings: FitSettings) -> tuple[Float[Tensor, "dp ds p"], CaseReport]:
     """Fit one case: some words choose the ridge, others measure the map, the rest fit it."""
     started = time.perf_counter()
     held_out = min(max(4, int(settings.held_out * len(case))), 3 * _MEASURED // 2)
     chosen, measured = case[: held_out // 3], case[held_out // 3 : held_out]
     train = case[held_out : held_out + settings.words_per_case]
     solver = LeastSquares()
-    solver.update(train, v_p, v_s)
-    ridge, first = choose_ridge(solver, chosen, settings.ridges, v_p, v_s)
-    rest = [solver.solve_slice(ridge, f) for f in range(1, case.num_tubes // 2 + 1)]
-    jacobian = from_fourier([first, *rest], case.num_tubes)
-    r2, cosine = measure_map(jacobian, measured, v_p, v_s)
+    solver.update(train)
+    ridge, first = choose_ridge(solver, chosen, settings.ridges)
+    depth = case.shape[2]
+    rest = [solver.solve_slice(ridge, f) for f in range(1, depth // 2 + 1)]
+    jacobian = from_fourier([first, *rest], depth)
+    r2, cosine = measure_map(jacobian, measured)
     seconds = time.perf_counter() - started
     return jacobian, CaseReport(len(train), len(measured), ridge, r2, cosine, seconds)
 
 
-def _fit_shared(
-    primary: TokenEmbeddings, secondary: TokenEmbeddings, on_case: _OnCase | None
-) -> _Fitted:
+def _fit_shared(case: Case) -> tuple[Float[Tensor, "dp ds 1"], CaseReport]:
     """Fit T = V_i^+ V_j over the whole vocabulary (Eq. 3), in double precision."""
     started = time.perf_counter()
-    v_p, v_s = primary.vocabulary, secondary.vocabulary.to(primary.vocabulary.device)
-    size = min(primary.tokenizer.vocab_size, len(v_p), len(v_s))
-    kept = [i for i in range(size) if i not in primary.tokenizer.special_ids]
-    ids = torch.tensor(kept, device=v_p.device)
     solver = LeastSquares()
-    for chunk in torch.split(ids, _CHUNK):  # doubles of a whole vocabulary would be large
-        rows = torch.arange(len(chunk), device=v_p.device)[:, None]
-        words = Case(rows, rows, torch.ones(len(chunk), device=v_p.device), 1)
-        solver.update(words, v_p[chunk].double(), v_s[chunk].double())
-    jacobian = solver.solve(0.0).to(_floating(v_p).dtype)
-    whole = Case(ids[:, None], ids[:, None], torch.ones(len(ids), device=ids.device), 1)
-    r2, cosine = measure_map(jacobian, whole, _floating(v_p), _floating(v_s))
-    report = CaseReport(len(ids), 0, 0.0, r2, cosine, time.perf_counter() - started)
-    if on_case is not None:
-        on_case(SHARED, report, 1, 1)
-    return {SHARED: jacobian}, {SHARED: report}, {}
+    for ids in torch.split(
+        case.primary_ids[:, 0], _CHUNK
+    ):  # a whole vocabulary of doubles is too large
+        rows = torch.arange(len(ids), device=ids.device)[:, None]
+        ours, theirs = case.primary[ids].double(), case.secondary[ids].double()
+        solver.update(Case(rows, rows, ours.new_ones(len(ids)), ours, theirs))
+    jacobian = solver.solve(0.0).to(case.primary)
+    r2, cosine = measure_map(jacobian, case)
+    return jacobian, CaseReport(len(case), 0, 0.0, r2, cosine, time.perf_counter() - started)
 
 
-def _pad(rows: list[list[int]]) -> Int[Tensor, "w k"]:
-    """Pad lists of ids to the longest."""
-    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    padded = np.full((len(rows), lengths.max()), NO_TOKEN, dtype=np.int64)
-    # Lists of lists become tensors an order of magnitude faster by way of one flat array.
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.fromiter(
-        chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())
-    )
-    return torch.from_numpy(padded)
+def _vocabulary_case(primary: TokenEmbeddings, secondary: TokenEmbeddings) -> Case:
+    """Return every token of a shared vocabulary as a word by itself."""
+    v_p, v_s = _vocabularies(primary, secondary)
+    size = min(primary.tokenizer.vocab_size, len(v_p), len(v_s))
+    kept = [[i] for i in range(size) if i not in primary.tokenizer.special_ids]
+    ids = torch.tensor(kept, device=v_p.device)
+    return Case(ids, ids, v_p.new_ones(len(ids)), v_p, v_s)
 
 
-def _floating(vocabulary: Tensor) -> Tensor:
-    """Return a vocabulary in a type that can be factored: halves become single."""
-    return vocabulary if vocabulary.dtype == torch.float64 else vocabulary.float()
+def _vocabularies(primary: TokenEmbeddings, secondary: TokenEmbeddings) -> tuple[Tensor, Tensor]:
+    """Return both vocabularies in one type that can be factored: halves become single."""
+    v_p = primary.vocabulary
+    v_p = v_p if v_p.dtype == torch.float64 else v_p.float()
+    return v_p, secondary.vocabulary.to(v_p)
+
+
+def _pad(rows: list[list[int]], depth: int) -> Int[Tensor, "w p"]:
+    """Pad lists of ids; NumPy reads lists of lists several times faster than torch."""
+    return torch.from_numpy(np.array([row + [NO_TOKEN] * (depth - len(row)) for row in rows]))

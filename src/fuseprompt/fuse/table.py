@@ -1,9 +1,8 @@
 """The artefact of a fit: one map per case, how good each is, and what it was fitted to.
 
-A *case* is a pair (k, l) of token counts of a word in the primary and in the secondary, or (0, l)
-where a table was fitted by l alone, as the paper does. A table is frozen. It is saved as
-`table.safetensors` and `table.json`, and loads for no other tokenizers, vocabularies, words or
-settings than it was made for. Read next: `fuseprompt.fuse.gradient`.
+A table is frozen. It is saved as `table.safetensors` and `table.json`, and loads for no other
+tokenizers, vocabularies, words or settings than it was made for. For the mathematics, `lookup` is
+all that matters here. Read next: `fuseprompt.fuse.gradient`.
 """
 
 import hashlib
@@ -29,20 +28,22 @@ _MODEL_PARTS: Final = (
     "primary_tokenizer", "secondary_tokenizer", "primary_vocabulary", "secondary_vocabulary",
 )  # fmt: skip
 
-#: Key of the one map for equal tokenizers, which holds for every token by itself (Eq. 3).
-SHARED: Final = (0, 0)
-
+#: A case: token counts (k, l) of a word in the primary and in the secondary, or (0, l) where maps
+#: were fitted by l alone, as the paper does.
 CaseKey = tuple[int, int]
+
+#: The case of equal tokenizers, whose one map holds for every token by itself (Eq. 3).
+SHARED: Final = (0, 0)
 
 
 @final
 @dataclass(frozen=True)
 class CaseReport:
-    """How the map of one case was fitted.
+    """Quality of the map of one case.
 
     Attributes:
         words: Words that it was fitted to.
-        held_out: Words that `r2` and `cosine` are measured on. 0 for equal tokenizers, where they
+        held_out: Words that `r2` and `cosine` are measured on; 0 for equal tokenizers, where they
             are measured on the vocabulary itself.
         ridge: Strength of the penalty, chosen on other held-out words.
         r2: Share of the variance of the secondary's embeddings that the map explains.
@@ -64,7 +65,8 @@ class JacobianTable:
     """Maps from the primary's word tensors to the secondary's, one per case: E_j is about E_i * T.
 
     Attributes:
-        jacobians: For each case its map T = V_i^+ * V_j, shape (dp, ds, p).
+        jacobians: For each case its map T = V_i^+ * V_j. The map is linear, so it is its own
+            Jacobian, which a gradient goes through.
         reports: For each case, how it was fitted.
         max_tokens: Most tokens per word that maps exist for.
         left_out: Why words were not used, and how many.
@@ -101,10 +103,10 @@ class JacobianTable:
         return self.jacobians.get((0, num_secondary)) if found is None else found
 
     def check(self, expected: Mapping[str, str]) -> None:
-        """Refuse to be used for anything but what the table was fitted to.
+        """Refuse to serve anything but what the table was fitted to.
 
         Args:
-            expected: Hashes by part, as `fingerprint_models` or, where words and settings are
+            expected: Hashes by name, as `fingerprint_models` or, where words and settings are
                 known, `fingerprint_fit` returns them.
 
         Raises:
@@ -129,66 +131,42 @@ class JacobianTable:
         return replace(self, jacobians={k: t.to(device) for k, t in self.jacobians.items()})
 
     def save(self, folder: str | Path) -> None:
-        """Write `table.safetensors` and `table.json`; killed at any point, one table is whole.
-
-        Args:
-            folder: Where to; it is made if it is missing. A table that is there is replaced.
-
-        Raises:
-            OSError: If it cannot be written, as on a full disk; the old table stays.
-        """
+        """Write or replace a table; one of the two is whole if this is killed or the disk full."""
         from safetensors.torch import save
 
         path = Path(folder)
-        maps = sorted(self.jacobians.items())
-        content = save({_name(key): jacobian.cpu().contiguous() for key, jacobian in maps})
-        digest = hashlib.sha256(content).hexdigest()
+        content = save({_name(k): m.cpu().contiguous() for k, m in sorted(self.jacobians.items())})
         facts = {
             "format": FORMAT_VERSION,
-            "content": digest,
+            "content": hashlib.sha256(content).hexdigest(),
             "max_tokens": self.max_tokens,
             "left_out": dict(self.left_out),
             "fingerprint": dict(self.fingerprint),
             "settings": dict(self.settings),
             "cases": {_name(key): asdict(report) for key, report in sorted(self.reports.items())},
         }
-        # The facts name the tensors by their hash, and `load_unchecked` looks under that name
-        # first: the moment the facts are replaced, the new table is the one that is there.
-        fresh = path / f"{digest}.safetensors"
+        # The facts name the tensors by their hash, and `load` looks under that name first: the
+        # moment the facts are replaced, the new table is the one that is there.
+        fresh = path / f"{facts['content']}.safetensors"
         write_atomically(fresh, content)
         write_atomically(path / _FACTS, json.dumps(facts, indent=1) + "\n")
         with suppress(FileNotFoundError):  # another process saved the same table and was faster
             fresh.replace(path / _TENSORS)
 
     @classmethod
-    def load(cls, folder: str | Path, expected: Mapping[str, str]) -> "JacobianTable":
+    def load(cls, folder: str | Path, expected: Mapping[str, str] | None) -> "JacobianTable":
         """Read a table and check that it belongs to what it will be used for.
 
         Args:
             folder: Where `save` wrote it.
-            expected: As in `check`.
+            expected: As in `check`; None where no gradient will go through it.
 
         Returns:
             The table.
 
         Raises:
-            FingerprintError: If the table was made for anything else, is damaged, incomplete or of
-                another format.
-            ValueError: If the hashes of the two models are not among those expected.
-        """
-        table = cls.load_unchecked(folder)
-        table.check(expected)
-        return table
-
-    @classmethod
-    def load_unchecked(cls, folder: str | Path) -> "JacobianTable":
-        """Read a table to look at it; `check` it before gradients go through it.
-
-        Returns:
-            The table.
-
-        Raises:
-            FingerprintError: If the table is damaged, incomplete or of another format.
+            FingerprintError: If it was made for anything else, is damaged, incomplete or of another
+                format.
         """
         from safetensors.torch import load
 
@@ -212,30 +190,27 @@ class JacobianTable:
             raise FingerprintError(
                 f"{path / _TENSORS} is damaged or belongs to another {_FACTS}. Fit it again."
             )
-        maps, reports = load(content), {}
+        maps, jacobians, reports = load(content), {}, {}
         for name, report in facts["cases"].items():
+            num_primary, num_secondary = map(int, name.split("-"))
             report.pop("r2_full_rank", None)  # of the first version
-            reports[_key(name)] = CaseReport(**report)
-        return cls(
-            {key: maps[_name(key)] for key in reports},
-            reports,
-            facts["max_tokens"],
-            facts["left_out"],
-            facts["fingerprint"],
-            facts["settings"],
-        )
+            jacobians[num_primary, num_secondary] = maps[name]
+            reports[num_primary, num_secondary] = CaseReport(**report)
+        others = (facts[k] for k in ("max_tokens", "left_out", "fingerprint", "settings"))
+        table = cls(jacobians, reports, *others)
+        if expected is not None:
+            table.check(expected)
+        return table
 
 
 def fingerprint_models(primary: TokenEmbeddings, secondary: TokenEmbeddings) -> dict[str, str]:
-    """Return the hashes of both tokenizers and both embedding matrices, one per part, by name."""
-    parts = (
-        primary.tokenizer.fingerprint, secondary.tokenizer.fingerprint,
-        hash_tensor(primary.vocabulary), hash_tensor(secondary.vocabulary),
-    )  # fmt: skip
+    """Return the hashes of both tokenizers and both embedding matrices, by name."""
+    models = (primary, secondary)
+    parts = [m.tokenizer.fingerprint for m in models] + [_hash(m.vocabulary) for m in models]
     return dict(zip(_MODEL_PARTS, parts, strict=True))
 
 
-def hash_tensor(tensor: Tensor) -> str:
+def _hash(tensor: Tensor) -> str:
     """Return the sha256 of type, shape and every bit of a tensor."""
     plain = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}\n".encode())
@@ -246,9 +221,3 @@ def hash_tensor(tensor: Tensor) -> str:
 def _name(key: CaseKey) -> str:
     """Write a case as a name in files."""
     return f"{key[0]}-{key[1]}"
-
-
-def _key(name: str) -> CaseKey:
-    """Read a name in files."""
-    num_primary, num_secondary = map(int, name.split("-"))
-    return num_primary, num_secondary

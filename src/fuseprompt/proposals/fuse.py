@@ -73,7 +73,8 @@ class Fuse:
         maps.check(fingerprint_models(primary, secondary))
         points = common_word_embeds(secondary, self.num_words)
         maps = maps.to(secondary.vocabulary.device)
-        return FuseState(maps, primary.vocabulary, secondary.vocabulary, table, points)
+        unknown = secondary.vocabulary.float().mean(0)
+        return FuseState(maps, primary.vocabulary, unknown, table, points)
 
 
 @final
@@ -84,14 +85,14 @@ class FuseState:
     Attributes:
         maps: The fitted maps.
         primary: The primary's vocabulary, shape (v, dp).
-        secondary: The secondary's, shape (u, ds).
+        unknown: What stands for a word without a map: the secondary's mean token.
         table: From the primary's tokens to the secondary's.
         points: Linearisation points, shape (k, ds).
     """
 
     maps: JacobianTable
     primary: Float[Tensor, "v dp"]
-    secondary: Float[Tensor, "u ds"]
+    unknown: Float[Tensor, " ds"]
     table: RetokenizationTable
     points: Float[Tensor, "k ds"]
 
@@ -158,14 +159,13 @@ class _FuseScorer:
         counts = [(pair[0], pair[0] if shared else pair[1]) for pair in known]
         rows = torch.cat([(grad / num).repeat_interleave(num, 0) for _, num in counts])
         words = Alignment.of_counts([pair for pair in counts for _ in range(n)])
-        carried = transfer_gradient(rows, words, table=maps).grad
+        carried = transfer_gradient(rows, words, table=maps)
         parts = torch.split(carried, [n * k for k, _ in known])
         return [(pair, x.reshape(n, pair[0], -1)) for pair, x in zip(known, parts, strict=True)]
 
     def _without_map(self, linear: Linear, width: int) -> Float[Tensor, "n w"]:
         """Return the dot products of words without a map, as if each were the mean token."""
-        unknown = self.state.secondary.float().mean(0)
-        return (linear.grads.mean(1) @ unknown)[:, None].repeat(1, width)
+        return (linear.grads.mean(1) @ self.state.unknown)[:, None].repeat(1, width)
 
 
 def _predict(linear: Linear, dots: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
