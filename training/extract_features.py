@@ -19,8 +19,7 @@ from image_data import is_picture_path, list_emoji, list_stamps
 from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
-from fuseprompt.offline.efficientnet import EfficientNetLite0
-from fuseprompt.offline.image_tower import Conse, ImageTower
+from fuseprompt.offline.image_tower import Conse, EfficientNetLite0, ImageTower
 
 #: The view that the classifier behind ConSE sees.
 CENTRE_VIEW = 3

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fuseprompt.models.encoders import SentenceEncoder
-from fuseprompt.offline.efficientnet import FEATURE_WIDTH
-from fuseprompt.offline.image_tower import Conse, ImageHead
+from fuseprompt.offline.image_tower import FEATURE_WIDTH, Conse, ImageHead
 
 #: Caption templates and how often each is drawn; {a} is the phrase behind its article.
 TEMPLATES = {

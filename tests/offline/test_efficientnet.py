@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fuseprompt.offline.efficientnet import EfficientNetLite0, MBConvBlock, SameConv2d
+from fuseprompt.offline.image_tower import EfficientNetLite0, MBConvBlock, SameConv2d
 
 
 @pytest.fixture(scope="module")

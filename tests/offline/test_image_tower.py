@@ -11,8 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fuseprompt.errors import ModelError
-from fuseprompt.offline.efficientnet import EfficientNetLite0
-from fuseprompt.offline.image_tower import Conse, ImageHead, ImageTower, class_text
+from fuseprompt.offline.image_tower import (
+    Conse,
+    EfficientNetLite0,
+    ImageHead,
+    ImageTower,
+    class_text,
+)
 from fuseprompt.offline.manifest import offline_folder
 
 DATA = Path(__file__).parents[2] / "src/fuseprompt/data"

@@ -15,7 +15,7 @@ import pytest
 from safetensors import SafetensorError
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline import convert, download, prepare
+from fuseprompt.offline import convert, prepare
 from fuseprompt.offline import manifest as offline
 from fuseprompt.offline.manifest import RECIPES, models_dir, offline_folder
 from tests.offline.fake_build import fake_converters
@@ -39,7 +39,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
     converters = fake_converters(0)
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(download, "download_archives", note)
+    monkeypatch.setattr(prepare, "download_archives", note)
     monkeypatch.setattr(convert, "CONVERTERS", converters)
     return Fake(tmp_path, downloads, converters)
 

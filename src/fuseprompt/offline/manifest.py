@@ -67,12 +67,7 @@ class PreparedFile:
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """One offline model as the manifest knows it.
-
-    Attributes:
-        digest: `recipe_digest` at the time it was made.
-        files: File name to size and hash.
-    """
+    """One offline model: `recipe_digest` at the time it was made, and its files by name."""
 
     digest: str
     files: Mapping[str, PreparedFile]
@@ -168,10 +163,7 @@ def read_manifest() -> dict[str, PreparedModel]:
         return {
             name: PreparedModel(
                 digest=entry["digest"],
-                files={
-                    file: PreparedFile(size=int(info["size"]), sha256=info["sha256"])
-                    for file, info in entry["files"].items()
-                },
+                files={file: PreparedFile(**info) for file, info in entry["files"].items()},
             )
             for name, entry in data["models"].items()
         }
@@ -181,10 +173,8 @@ def read_manifest() -> dict[str, PreparedModel]:
 
 def write_manifest(entries: Mapping[str, PreparedModel]) -> None:
     """Replace what `read_manifest` reads, in one step."""
-    data = {
-        "format_version": FORMAT_VERSION,
-        "models": {name: asdict(entry) for name, entry in entries.items()},
-    }
+    models = {name: asdict(entry) for name, entry in entries.items()}
+    data = {"format_version": FORMAT_VERSION, "models": models}
     write_atomically(models_dir() / MANIFEST, json.dumps(data, indent=2))
 
 

