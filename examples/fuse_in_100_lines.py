@@ -1,6 +1,6 @@
 """FUSE in a hundred lines: how a gradient crosses from one tokenizer to another.
 
-A language model i writes a text, a model j judges it. Each has its own tokens and embeddings, so
+A language model i writes a text, a model j scores it. Each has its own tokens and embeddings, so
 the gradient of j's loss is of no use to i. Three equations of Williams & Kolter (2024) change that.
 The package `fuseprompt.fuse` does the same for real vocabularies. Run me: only torch is needed.
 """
@@ -89,7 +89,7 @@ def merge(words: torch.Tensor) -> torch.Tensor:
 
 
 E_j = word_j.clone().requires_grad_()
-(G,) = torch.autograd.grad(loss(merge(E_j)), E_j)  # what model j alone can tell
+(G,) = torch.autograd.grad(loss(merge(E_j)), E_j)  # in the embeddings of j, its own
 carried = t_product(G, t_transpose(T))
 E_i = word_i.clone().requires_grad_()
 (exact,) = torch.autograd.grad(loss(merge(t_product(E_i, T))), E_i)  # as if the map were part of j

@@ -219,5 +219,5 @@ def _hash(tensor: Tensor) -> str:
 
 
 def _name(key: CaseKey) -> str:
-    """Write a case as a name in files."""
+    """Return a case's name in files."""
     return f"{key[0]}-{key[1]}"
