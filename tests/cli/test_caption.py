@@ -30,6 +30,7 @@ KEYS = [
     "token_ids",
     "tokens",
     "finished",
+    "missing",
     "seed",
     "settings",
     "versions",
@@ -222,6 +223,23 @@ def test_words_are_forbidden_and_required(run, tmp_path) -> None:
     assert word not in forbidden.split()
     required = run(*files, "--json", "--require", "dog", "--require", "a")
     assert "dog" in str(required.lines[0]["text"])
+
+
+def test_a_required_word_that_is_missing_has_a_key_and_exit_code_1(run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png")
+    met = run(*files, "--json", "--require", "An", "--require", "image")
+    assert (met.code, [line["missing"] for line in met.lines]) == (0, [[], []])
+    for options in (("--json",), ("--json", "--quiet")):
+        output = run(*files, "--require", "image", "--require", "zzzzzzzz", *options)
+        assert output.code == 1
+        assert [line["missing"] for line in output.lines] == [["zzzzzzzz"]] * 2
+    assert run(*files, "--require", "zzzzzzzz", "--quiet").code == 1
+
+
+def test_a_forbidden_word_of_the_prefix_is_an_error(run, tmp_path) -> None:
+    output = run(*save_pictures(tmp_path, "a.png"), "--forbid", "IMAGE", "--quiet")
+    assert (output.code, output.out) == (1, "")
+    assert "The prefix 'An image of' has a forbidden word" in output.err
 
 
 def test_a_required_word_that_was_not_reached_is_told(run, tmp_path) -> None:

@@ -260,6 +260,19 @@ def test_forbidden_words_are_in_no_text_of_the_search(results: list[Result]) -> 
         assert word not in text.replace(".", " ").split()
 
 
+def test_a_prefix_that_no_text_may_begin_with_is_refused() -> None:
+    with pytest.raises(SearchError, match=r"'An image of' has a forbidden word.*another prefix"):
+        minimize(objective(), method(constraints=(Forbid(("dog", "Image")),)), problems())
+
+
+def test_what_is_required_never_brings_in_what_is_forbidden() -> None:
+    search = method(constraints=(Require(("big dog",)), Forbid(("big",))))
+    state = run_to_the_end(search, search.init(objective().bind(problems())))
+    texts = [text for _, _, text in state.unfinished()]
+    assert texts
+    assert all(Forbid(("big",)).allows(text) for text in texts)
+
+
 def test_required_words_are_in_every_finished_text() -> None:
     search = method(constraints=(Require(("dog", "beach")),), steps=8)
     for result in minimize(objective(), search, problems()):

@@ -59,7 +59,7 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run(options: Options) -> int:
-    """Caption images; return 0 if every image got a caption, 1 if some failed."""
+    """Caption images; return 1 if an image got no caption, or one without a required word."""
     settings, quiet = _settings(options), options.output.quiet
     has_sentiment = settings.sentiment is not None
     ids = model_ids(options.models.models)
@@ -114,6 +114,7 @@ def record(one: "Caption") -> dict[str, Any]:
         "token_ids": list(result.token_ids),
         "tokens": list(result.tokens),
         "finished": result.finished,
+        "missing": list(one.missing),
         "seed": result.seed,
         "settings": dict(result.settings),
         "versions": dict(result.versions),
@@ -171,6 +172,7 @@ class _Report:
                     self._bar.tell(f"error: {one.error}")
                     self._print({"image": one.image, "error": one.error}, "")
                 else:
+                    failed |= bool(one.missing)
                     self._print(record(one), _readable(one))
                     self._note_missing(one)
                 if isinstance(one, Failure) or one.rank == 1:
@@ -191,12 +193,8 @@ class _Report:
 
     def _note_missing(self, one: "Caption") -> None:
         """Note which required words a caption lacks; no caption with all of them was found."""
-        from fuseprompt.search.constraints import Require
-
-        required = self._options.settings.require
-        missing = [repr(word) for word in required if Require((word,)).missing(one.text)]
-        if missing and not self._options.output.quiet:
-            words = ", ".join(missing)
+        if one.missing and not self._options.output.quiet:
+            words = ", ".join(map(repr, one.missing))
             self._bar.tell(f"note: {one.image}: no finished caption with {words} was found")
 
     def _tell_unfinished(self) -> None:

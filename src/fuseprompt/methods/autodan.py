@@ -82,7 +82,7 @@ class AutoDAN:
 
         Raises:
             SearchError: If a prefix does not survive decode -> encode, ends in white space, or is
-                too long for a model.
+                too long for a model, or a constraint does not allow it.
         """
         primary = bound.objective.primary
         prefixes = tuple(p.prefix for p in bound.problems)
@@ -93,6 +93,11 @@ class AutoDAN:
                     f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it "
                     f"reads {primary.tokenizer.decode(row)!r}) or ends in white space. Choose "
                     "another prefix."
+                )
+            if not self._allows(prefix):
+                raise SearchError(
+                    f"The prefix {prefix!r} has a forbidden word, so that every text would have "
+                    "it. Choose another prefix, or allow the word."
                 )
         _check_room(bound)
         count = len(prefixes)

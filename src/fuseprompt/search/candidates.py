@@ -301,7 +301,7 @@ def add_wanted(
             if not whole or whole[:-1] != ids or (i, whole[-1]) in known:
                 continue
             grown = tokenizer.decode(whole)
-            if tokenizer.encode(grown) == whole:
+            if tokenizer.encode(grown) == whole and all(c.allows(grown) for c in constraints):
                 rows.append(i)
                 tokens.append(whole[-1])
                 texts.append(grown)

@@ -39,6 +39,7 @@ class Caption:
         text: The whole text, which is what the losses are of.
         rank: 1 for the best caption of its picture, 2 for the next.
         result: Losses, ids, history (of the best caption only) and settings.
+        missing: Required words that it lacks: no finished text with all of them was found.
         together: The paths of the pictures that it was written for together, or nothing.
     """
 
@@ -47,6 +48,7 @@ class Caption:
     text: str
     rank: int
     result: Result
+    missing: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
 
 
@@ -293,7 +295,8 @@ def _captions_of(
         best.append(replace(result, **own, finished=True, history=(), alternatives=further))
     for rank, one in enumerate(best[: settings.num_captions], start=1):
         text = _without_prefix(one.text, settings.prefix)
-        yield Caption(file, text, one.text, rank, one, together)
+        missing = tuple(w for w in settings.require if Require((w,)).missing(one.text))
+        yield Caption(file, text, one.text, rank, one, missing, together)
 
 
 def _without_prefix(text: str, prefix: str) -> str:
