@@ -104,16 +104,16 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     assert "no scores and no report" in capsys.readouterr().err
 
 
-def test_a_wrong_folder_for_spice_is_told_before_the_work(
+def test_a_wrong_folder_for_spice_is_noted_before_the_work(
     inline, data, tmp_path, models, capsys, monkeypatch
 ) -> None:
     monkeypatch.setattr("fuseprompt.evaluation.metrics.coco_tools.library_folder", lambda: tmp_path)
     monkeypatch.setattr("fuseprompt.evaluation.metrics.coco_tools.find_java", lambda: None)
     (tmp_path / "run").write_text("")  # So that no work begins.
     assert main(command(data, tmp_path / "run", models, "--spice-folder", "nowhere")) == 1
-    told = capsys.readouterr().err
-    assert "note: SPICE will be missing: " in told
-    assert "nowhere" in told
+    noted = capsys.readouterr().err
+    assert "note: SPICE will be missing: " in noted
+    assert "nowhere" in noted
 
 
 def test_without_json_it_is_for_people(inline, data, tmp_path, models, capsys) -> None:
@@ -167,7 +167,7 @@ def test_options_come_from_a_file(inline, data, tmp_path, models) -> None:
     assert run.settings.search["weights"]["image"] == 3.0
 
 
-def test_every_tone_is_captioned(inline, data, tmp_path, models) -> None:
+def test_every_sentiment_is_captioned(inline, data, tmp_path, models) -> None:
     more = ("--sentiment", "both", "--limit", "1", "--no-score", "--quiet")
     assert main(command(data, tmp_path / "run", models, *more)) == 0
     run = read_run(tmp_path / "run")
@@ -188,12 +188,14 @@ def test_every_tone_is_captioned(inline, data, tmp_path, models) -> None:
         (("--executor", "slurm"), 2, "expected one of local, ray"),
     ],
 )
-def test_what_cannot_be_is_said(inline, data, tmp_path, models, capsys, more, code, words) -> None:
+def test_what_cannot_be_is_refused(
+    inline, data, tmp_path, models, capsys, more, code, words
+) -> None:
     assert main(command(data, tmp_path / "run", models, *more)) == code
     assert words in capsys.readouterr().err
 
 
-def test_what_is_missing_is_said(tmp_path, capsys, monkeypatch, models, data) -> None:
+def test_what_is_missing_is_named(tmp_path, capsys, monkeypatch, models, data) -> None:
     assert main(["evaluate", "--out", str(tmp_path / "run"), "--root", "x"]) == 2
     assert "DATASET is required" in capsys.readouterr().err
     assert main(["merge", "a", "b"]) == 2
@@ -241,7 +243,7 @@ def test_a_signal_ends_a_run_in_good_order(tmp_path, models, number, code) -> No
     assert f"stopped: {num_safe} captions are safe in {out}; go on with --resume" in err
 
 
-def test_times_are_said_as_people_say_them() -> None:
+def test_times_are_shown_as_people_write_them() -> None:
     assert [describe_seconds(s) for s in (10.0, 120.0, 3599.0, 3900.0, 4e5)] == [
         "10 s", "2 min", "1 h 00 min", "1 h 05 min", "111 h 07 min",
     ]  # fmt: skip

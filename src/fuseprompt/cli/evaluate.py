@@ -1,6 +1,6 @@
 """`fuseprompt evaluate`: caption a dataset, score it and write the report.
 
-A thin layer over `fuseprompt.evaluation.runs.evaluate`, which is to be read next.
+A thin layer over `fuseprompt.evaluation.runs.evaluate`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`fuseprompt merge`: join the shards of a run, score the whole and write its report.
 
-A thin layer over `fuseprompt.evaluation.runs.merge`, which is to be read next.
+A thin layer over `fuseprompt.evaluation.runs.merge`.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Parts of HTML pages that stand alone: their style and their pictures.
 
 A page of this package runs no script, asks no network, and follows the reader's light or dark
-setting. Read next: `fuseprompt.evaluation.explain_page`, `fuseprompt.evaluation.report.gallery`.
+setting.
 """
 
 import base64

@@ -54,7 +54,7 @@ def test_check_page_finds_faults(page) -> None:
 
 def pages(tmp_path, records, **options) -> dict[str, str]:
     run = read_run(save_run(tmp_path / "run", records, run_settings()))
-    return dict(make_pages(run, WEIGHTS, references=options.pop("references", {}), **options))
+    return dict(make_pages(run, WEIGHTS, options.pop("references", {}), **options))
 
 
 def test_a_card_shows_picture_caption_losses_curve_and_references(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Tables: what stands beside what, what is percent, and what no cell lets out."""
+"""Tables: rows of ours and of others, percent and other numbers, no text that leaves its cell."""
 
 import pytest
 
@@ -41,10 +41,10 @@ def test_published_rows_stand_below_ours_with_their_metrics_only() -> None:
     assert section.endswith("Here it is not part of it.")
 
 
-def test_each_tone_has_a_table_with_its_own_rows() -> None:
-    tone = Score(0.9, by="a lexicon", independent=True, details={"on people's captions": 0.95})
+def test_each_sentiment_has_a_table_with_its_own_rows() -> None:
+    accuracy = Score(0.9, by="a lexicon", independent=True, details={"on people's captions": 0.95})
     section = score_section(
-        "senticap", "test", {"positive": scores(sentiment_accuracy=tone), "negative": scores()}
+        "senticap", "test", {"positive": scores(sentiment_accuracy=accuracy), "negative": scores()}
     )
     assert "### positive" in section
     assert "### negative" in section
@@ -52,12 +52,12 @@ def test_each_tone_has_a_table_with_its_own_rows() -> None:
     assert "sentiment: 90.00, by a lexicon, which the captions were not optimised for;" in section
     assert "for; on people's captions: 0.950." in section
     assert "| ConZIC | no | 1.78 | 5.54 | 99.10 |" in section
-    assert section.count("no CoreNLP") == 1  # For both tones.
+    assert section.count("no CoreNLP") == 1  # For both sentiments.
 
 
-def test_other_datasets_show_all_that_was_measured_and_no_rows_of_others() -> None:
-    judged = Score(0.8, by="offline:image-text", independent=False)
-    section = score_section("folder", "all", {"": scores(clip_score=judged, fluency=Score(2.0))})
+def test_other_datasets_show_all_that_was_scored_and_no_rows_of_others() -> None:
+    score = Score(0.8, by="offline:image-text", independent=False)
+    section = score_section("folder", "all", {"": scores(clip_score=score, fluency=Score(2.0))})
     assert len(rows_of(section)) == 3
     assert len(rows_of(section)[0]) == 1 + len(METRICS) + 2
     assert "by offline:image-text, **which the captions were optimised for**." in section

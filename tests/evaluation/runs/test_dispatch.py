@@ -1,4 +1,4 @@
-"""A search that takes too long is ended, and one that takes far longer than all before is told."""
+"""A search that takes too long is ended; one that takes far longer than all before is reported."""
 
 import time
 from concurrent.futures import Future
@@ -34,7 +34,7 @@ class Endless(InlineWorker):
 
 
 class Busy(InlineWorker):
-    """A worker that answers when it is told to."""
+    """A worker that answers when a test sets its answer."""
 
     def search(self, jobs) -> "Future[Answer]":
         return Future()
@@ -111,7 +111,7 @@ def looked_at(clock: Clock, watch: _Watch, seconds: int, *longer: int) -> None:
         clock.look(watch, busy_place(), turns=turns)
 
 
-def test_far_longer_than_all_before_is_told_once(clock: Clock) -> None:
+def test_far_longer_than_all_before_is_reported_once(clock: Clock) -> None:
     notes: list[str] = []
     clock.look(_Watch(None, notes.append), busy_place(), turns=1000)
     assert notes == []  # Nothing to compare it with.

@@ -328,7 +328,7 @@ def test_hours_leave_the_rest_to_a_later_run(tmp_path: Path, whole: bytes) -> No
     assert captions_of(tmp_path / "run") == whole
 
 
-def test_the_status_tells_pace_and_time_left(tmp_path: Path) -> None:
+def test_the_status_has_pace_and_time_left(tmp_path: Path) -> None:
     seen: list[Status] = []
     caption_dataset(
         fake_dataset(tmp_path / "data"),

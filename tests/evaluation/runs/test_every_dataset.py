@@ -46,9 +46,9 @@ def test_each_item_gets_a_caption_that_scoring_finds(name: str, tmp_path: Path) 
         (item.id, item.sentiment) for item in dataset.items
     ]
     predictions = read_predictions([tmp_path / "run"])
-    for tone in {item.sentiment for item in dataset.items}:
-        items = [item for item in dataset.items if item.sentiment == tone]
-        captions = match(predictions, items, sentiment=tone)
+    for sentiment in {item.sentiment for item in dataset.items}:
+        items = [item for item in dataset.items if item.sentiment == sentiment]
+        captions = match(predictions, items, sentiment=sentiment)
         assert set(captions) == {item.id for item in items}
         assert all(f"thing {id_} " in caption for id_, caption in captions.items())
 
@@ -72,9 +72,9 @@ def test_a_missing_image_is_a_failure_and_no_caption(tmp_path: Path) -> None:
     assert {id_ for id_, _ in done.captions} == {"12"}
 
 
-def test_tones_that_a_folder_does_not_have_can_be_asked_for(tmp_path: Path) -> None:
+def test_sentiments_that_a_folder_does_not_have_can_be_asked_for(tmp_path: Path) -> None:
     dataset = read_with_text_images("folder", tmp_path / "data", sentiment="both")
-    assert {tone for _, tone in run(dataset, tmp_path / "run").captions} == {
+    assert {sentiment for _, sentiment in run(dataset, tmp_path / "run").captions} == {
         "negative",
         "positive",
     }

@@ -35,8 +35,8 @@ def make_run(folder: Path, records: list[Record]) -> Run:
 
 
 def test_captions_are_in_the_order_of_the_dataset(tmp_path: Path) -> None:
-    tones = [replace(record("9"), sentiment=s) for s in ("positive", "negative")]
-    run = make_run(tmp_path / "run", [record("x"), record("10"), *tones, record("b", None)])
+    both = [replace(record("9"), sentiment=s) for s in ("positive", "negative")]
+    run = make_run(tmp_path / "run", [record("x"), record("10"), *both, record("b", None)])
     lines = [json.loads(line) for line in captions_of(run.folder).splitlines()]
     assert [(line["id"], line["sentiment"]) for line in lines] == [
         ("9", "negative"), ("9", "positive"), ("10", ""), ("x", ""),

@@ -38,7 +38,7 @@ def enter(context: AbstractContextManager[object]) -> None:
         pass
 
 
-def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_its_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RunError, match=r'pip install "fuseprompt\[ray\]"'):
         enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_what_cannot_begin_is_said(ray: None, tmp_path: Path) -> None:
+def test_what_cannot_begin_is_refused(ray: None, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="ValueError: no such model"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"))
     with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 1\."):

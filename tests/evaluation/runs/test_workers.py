@@ -153,7 +153,7 @@ def test_a_worker_that_hears_nothing_can_be_killed(tmp_path: Path) -> None:
         bad.result(10)
 
 
-def test_ends_are_said_in_words() -> None:
+def test_ends_are_described_in_words() -> None:
     assert describe_exit(1) == "exit code 1"
     assert describe_exit(-9) == "SIGKILL, perhaps out of memory"
     assert describe_exit(-11) == "SIGSEGV"

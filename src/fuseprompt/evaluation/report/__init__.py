@@ -1,4 +1,1 @@
-"""What a person reads of a run: a table beside published rows, and a gallery of its captions.
-
-Read next: `fuseprompt.evaluation.report.write`.
-"""
+"""The report of a run: a table above published rows, and a gallery of its captions."""

@@ -1,7 +1,7 @@
 """The captions of a run as HTML pages: picture, caption, losses by term, and their curve.
 
 Each page stands alone (`fuseprompt.evaluation.page`). Pages hold a few hundred captions, so that a
-browser can open those of a run of 14,000. Read next: `fuseprompt.evaluation.report.write`.
+browser can open those of a run of 14,000.
 """
 
 import math
@@ -34,19 +34,9 @@ def page_name(number: int) -> str:
 
 
 def make_pages(
-    run: Run, weights: Mapping[str, float], *, references: References, per_page: int = PER_PAGE
+    run: Run, weights: Mapping[str, float], references: References, *, per_page: int = PER_PAGE
 ) -> Iterator[tuple[str, str]]:
-    """Yield file name and content of each page, in the order of the dataset.
-
-    Args:
-        run: The run.
-        weights: Weight of each term, to show what it adds to the loss.
-        references: Captions by people; shown folded.
-        per_page: Captions on a page.
-
-    Yields:
-        Name and HTML; one page without cards for a run without records.
-    """
+    """Yield file name and HTML of each page, one without cards for a run without records."""
     records = list(run.records.values())
     count = max(1, math.ceil(len(records) / per_page))
     for number in range(1, count + 1):
@@ -64,7 +54,11 @@ def _page(run: Run, weights: Mapping[str, float], cards: str, *, number: int, co
         f'<span><span class="key term-{i}"></span>{escape(name)} &times; {weight:g}</span>'
         for i, (name, weight) in enumerate(weights.items())
     )
-    links = _links(number, count)
+    pages = "".join(
+        f"<b>{i}</b>" if i == number else f'<a href="{page_name(i)}">{i}</a>'
+        for i in range(1, count + 1)
+    )
+    links = f'<nav aria-label="Pages">{pages}</nav>' if count > 1 else ""
     return f"""{page_head(title, style="gallery.css")}
 <body>
 <header>
@@ -82,16 +76,6 @@ step.</p>
 </body>
 </html>
 """
-
-
-def _links(number: int, count: int) -> str:
-    if count == 1:
-        return ""
-    pages = "".join(
-        f"<b>{i}</b>" if i == number else f'<a href="{page_name(i)}">{i}</a>'
-        for i in range(1, count + 1)
-    )
-    return f'<nav aria-label="Pages">{pages}</nav>'
 
 
 def _card(record: Record, weights: Mapping[str, float], references: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
-"""Scores as a Markdown table beside published rows, and what has to be known to read it.
+"""Scores as a Markdown table above published rows, and the notes that it needs.
 
-The published rows are in `fuseprompt/data/published_scores.yaml`, each with its source. Read next:
-`fuseprompt.evaluation.report.write`.
+The published rows are in `fuseprompt/data/published_scores.yaml`, each with its source.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ TITLES: Final[Mapping[str, str]] = {
     "sentiment_accuracy": "sentiment",
 }
 
-#: Shown in percent. Beside these only shares are: a likelihood in nats is no share.
+#: Shown in percent, as shares are; a likelihood in nats is no share.
 PERCENT: Final = frozenset({*METRICS, "sentiment_accuracy"})
 
 #: What a score by a model is worth, by whether the captions were not optimised for that model.
@@ -38,14 +37,10 @@ _KINDS: Final[Mapping[bool | None, str]] = {
 @final
 @dataclass(frozen=True)
 class PublishedRow:
-    """Scores of a method as published.
+    """Scores of a method as published, in percent, by the names of our metrics.
 
-    Attributes:
-        name: Name of the method.
-        scores: Percent, by the names of our metrics.
-        source: Where they were published.
-        note: Its difference from its neighbours, or "".
-        trained: Whether captions of images, or captions alone, were trained on.
+    `note` is its difference from its neighbours, or ""; `trained` is whether captions, of images or
+    alone, were trained on.
     """
 
     name: str
@@ -73,15 +68,9 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def score_section(dataset: str, split: str, scores: Mapping[str, Scores]) -> str:
-    """Return a table for each set of scores, published rows of the same images below ours.
+    """Return a Markdown table for each set of scores, published rows of the same images below ours.
 
-    Args:
-        dataset: Name of the dataset.
-        split: Name of the split.
-        scores: Scores by sentiment or other part of the dataset, "" for the whole.
-
-    Returns:
-        Markdown.
+    The scores are by sentiment or other part of the dataset, "" for the whole.
     """
     parts: list[str] = []
     seen: set[str] = set()
@@ -118,7 +107,7 @@ def _table(scores: Scores, published: Sequence[PublishedRow]) -> str:
         return markdown_table(
             ["", *(TITLES.get(m, m) for m in metrics)], [["**this run**", *cells]]
         )
-    # Beside others' rows only what they report, or the table is as wide as it is empty.
+    # With others' rows only what they report, or the table is as wide as it is empty.
     reported = dict.fromkeys(metric for row in published for metric in row.scores)
     metrics = [*(m for m in METRICS if m in reported), *(m for m in reported if m not in METRICS)]
     rows = [["**this run**", "", *(show(m, values.get(m)) for m in metrics)]]

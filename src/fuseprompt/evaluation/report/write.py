@@ -1,13 +1,10 @@
 """The report of a run: `report.md` and the pages of its gallery.
 
-Nothing is captioned or scored here, so a report may be written again at any time. Read next:
-`fuseprompt.evaluation.report.table`, `fuseprompt.evaluation.report.gallery`.
+Nothing is captioned or scored here, so a report may be written again at any time.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from statistics import fmean, median
-from types import MappingProxyType
 from typing import Any, Final
 
 from fuseprompt.evaluation.metrics.base import Scores
@@ -22,53 +19,37 @@ REPORT: Final = "report.md"
 #: Failures that are named in a report.
 _SHOWN: Final = 20
 
-_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
-
-def write_report(
-    run: Run, *, scores: Mapping[str, Scores] = _NOTHING, references: References = _NOTHING
-) -> Path:
-    """Write the report of a run into its folder, in place of an earlier one.
+def write_report(run: Run, scores: Mapping[str, Scores], references: References) -> None:
+    """Write the report of a run, finished or not, and its gallery in place of earlier ones.
 
     Args:
-        run: The run, finished or not.
+        run: The run.
         scores: Scores by sentiment or other part of the dataset, "" for the whole.
         references: Captions by people, for the gallery.
-
-    Returns:
-        The Markdown file; beside it lie `gallery.html` and, for a long run, further pages.
 
     Raises:
         RunError: If a file cannot be written.
     """
     pages = set()
-    for name, page in make_pages(run, weights_of(run), references=references):
+    for name, page in make_pages(run, weights_of(run), references):
         write_text(run.folder / name, page)
         pages.add(name)
     for left_over in run.folder.glob("gallery*.html"):
         if left_over.name not in pages:
             left_over.unlink()
     write_text(run.folder / REPORT, make_report(run, scores))
-    return run.folder / REPORT
 
 
 def weights_of(run: Run) -> dict[str, float]:
     """Return the weight of each term that the captions of a run have."""
     given = run.settings.search.get("weights", {})
-    terms = [name for one in run.captions.values() for name in one.terms]
-    return {name: float(given.get(name, 1.0)) for name in dict.fromkeys(terms)}
+    terms = dict.fromkeys(name for one in run.captions.values() for name in one.terms)
+    return {name: float(given.get(name, 1.0)) for name in terms}
 
 
 def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
-    """Return the Markdown report of a run, with its scores by part of the dataset if there are any.
-
-    Args:
-        run: The run.
-        scores: Scores by sentiment or other part of the dataset, "" for the whole.
-
-    Returns:
-        The text of the file.
-    """
+    """Return the Markdown report of a run, with its scores by part of the dataset, if any."""
     settings = run.settings
     parts = [f"# Captions of {settings.dataset}, {settings.split}", "\n".join(_warnings(run))]
     if scores:
@@ -76,11 +57,8 @@ def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
     parts += ["## Coverage", "\n".join(_coverage(run))]
     if run.captions:
         parts += ["## Losses and time", _losses(run)]
-    parts += [
-        "## Settings",
-        _settings(run),
-        "Captions with their pictures: [gallery.html](gallery.html).",
-    ]
+    parts += ["## Settings", _settings(run)]
+    parts.append("Captions with their pictures: [gallery.html](gallery.html).")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -142,11 +120,11 @@ def _losses(run: Run) -> str:
             seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
         ]
         rows.append([sentiment or "none", f"{len(found):,}", *(f"{value:.2f}" for value in cells)])
-    return (
-        markdown_table(head, rows)
-        + "\n\nMeans over captions, terms without their weights. Seconds are the wall time of a "
-        "group of images divided by their number, in one worker."
+    note = (
+        "Means over captions, terms without their weights. Seconds are the wall time of a group of "
+        "images divided by their number, in one worker."
     )
+    return f"{markdown_table(head, rows)}\n\n{note}"
 
 
 def _settings(run: Run) -> str:

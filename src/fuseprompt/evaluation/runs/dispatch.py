@@ -19,16 +19,13 @@ from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key, Record
 from fuseprompt.evaluation.runs.plan import Group, Job, RunOptions, is_done
-from fuseprompt.evaluation.runs.workers import Answer, StartWorker
+from fuseprompt.evaluation.runs.workers import STOP_SECONDS, Answer, StartWorker
 
 #: How often a group is tried in one run of the program.
 MAX_ATTEMPTS: Final = 3
 
 #: Workers per place that may die, one after another, before one of them has loaded the models.
 MAX_DEATHS_AT_START: Final = 3
-
-#: Seconds that workers have to leave at the end of a run.
-_STOP_SECONDS: Final = 5.0
 
 #: Seconds after which the caller gets a turn, even if nothing is done.
 _TURN: Final = 1.0
@@ -37,8 +34,8 @@ _TURN: Final = 1.0
 #: and its workers perhaps with it.
 _LONGEST_TURN: Final = 5.0
 
-#: A search is reported once that takes so many times what the longest took before it, and at least
-#: so many seconds: short ones vary by more.
+#: Without a limit a search is reported once that takes so many times what the longest took before
+#: it, and at least so many seconds: short ones vary by more.
 _FAR_LONGER: Final = 5.0
 _WORTH_A_NOTE: Final = 60.0
 
@@ -54,14 +51,8 @@ def dispatch(
 ) -> Generator[list[Record], None, None]:
     """Search groups until all images have a caption or have failed for good.
 
-    Args:
-        groups: The groups.
-        start_worker: Starts a worker; all are ended at the end, in whatever they are doing.
-        settings: Settings of the run.
-        options: How many workers there are, and the longest that a search may take.
-        known: Newest record of each key from earlier runs.
-        on_note: Called with a sentence on every search that has taken too long, and once on one
-            that takes far longer than all before if there is no limit.
+    All workers are ended at the end, in whatever they are doing. `known` is the newest record of
+    each key from earlier runs. `on_note` gets a sentence on every search that has taken too long.
 
     Yields:
         Records of images, those of a group together, in the order in which they finish; none about
@@ -107,7 +98,7 @@ def dispatch(
         for place in places:
             place.worker.stop()
         for place in places:
-            place.worker.kill(after=_STOP_SECONDS)
+            place.worker.kill(after=STOP_SECONDS)
 
 
 @final

@@ -52,14 +52,9 @@ BYTES_OF_REPORT: Final = 50_000_000
 @final
 @dataclass(frozen=True)
 class Status:
-    """Progress of a run.
+    """Progress of a run: captions to make, those that are there, and images that failed for good.
 
-    Attributes:
-        num_jobs: Captions that this folder is to hold.
-        num_done: Those that are there.
-        num_failed: Images that have failed for good.
-        num_new: Captions of this run of the program.
-        seconds: Since it began to work, by a clock that never jumps.
+    `num_new` captions are of this run of the program, which began to work `seconds` ago.
     """
 
     num_jobs: int
@@ -95,13 +90,7 @@ def evaluate(
 ) -> Run:
     """Caption the images of a dataset into a folder.
 
-    Args:
-        dataset: The dataset.
-        options: Which captions to write and where, who does the work, and when to give up.
-        models: The models.
-        search: Settings of the search.
-        on_status: Called about once a second.
-        on_note: Called with sentences that a person should read.
+    `on_status` is called about once a second, `on_note` with sentences that a person should read.
 
     Returns:
         The run, complete unless images failed or `options.hours` were over.

@@ -41,16 +41,10 @@ class RunSettings:
     Which images are captioned, where and by how many workers is not part of it.
 
     Attributes:
-        dataset: Name of the dataset.
-        split: Name of the split.
         fingerprint: Hash of the dataset's annotations.
-        models: Id of each model.
         revisions: What fixes the weights behind each id: a commit, or a hash of files.
-        search: Settings of the search: prefix, weights, proposal, widths, steps.
-        group_size: Images searched together.
-        seed: Seed of the run; a caption's own is derived from it, the image's id and the sentiment.
+        seed: A caption's own is derived from it, the image's id and the sentiment.
         device: Kind of device, "cpu" or "cuda".
-        threads: CPU threads of each worker.
         versions: Of this package and its libraries.
     """
 
@@ -78,13 +72,8 @@ class RunSettings:
 class Scope:
     """Which captions a folder is meant to hold; no caption depends on it.
 
-    Attributes:
-        num_jobs: Captions of the whole run, all shards together.
-        shard: The part of it in this folder.
-        num_shard_jobs: Captions of that part.
-        limit: Only the first so many images were asked for, or None.
-        root: Folder of the dataset.
-        sentiment: Sentiment that the dataset was read with, or None.
+    `num_jobs` are the captions of the whole run, `num_shard_jobs` those of the part in this folder.
+    Limit, root and sentiment are those that the dataset was read with.
     """
 
     num_jobs: int
@@ -98,14 +87,9 @@ class Scope:
 @final
 @dataclass(frozen=True)
 class Run:
-    """Content of a folder.
+    """Content of a folder: the newest record of each key, in the order of the dataset.
 
-    Attributes:
-        folder: The folder.
-        settings: What the captions depend on.
-        scope: Which captions it is meant to hold.
-        records: Newest record of each key, in the order of the dataset.
-        num_attempts: Records in the journal, replaced ones included.
+    `num_attempts` counts all records of the journal, replaced ones included.
     """
 
     folder: Path
@@ -219,18 +203,12 @@ def write_merged(run: Run) -> None:
         }
         for (id_, sentiment), found in run.captions.items()
     ]
-    timing = [
-        {
-            "id": record.id,
-            "sentiment": record.sentiment,
-            "ok": record.ok,
-            "seconds": None if record.found is None else round(record.found.seconds, 3),
-            "attempt": record.attempt,
-            "host": record.host,
-            "time": record.time,
-        }
-        for record in run.records.values()
-    ]
+    timing = []
+    for key, record in run.records.items():
+        seconds = round(run.captions[key].seconds, 3) if record.ok else None
+        row = {"id": record.id, "sentiment": record.sentiment, "ok": record.ok, "seconds": seconds}
+        row |= {"attempt": record.attempt, "host": record.host, "time": record.time}
+        timing.append(row)
     for name, rows in ((CAPTIONS, captions), (_TIMING, timing)):
         write_text(run.folder / name, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -249,17 +227,13 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Make the folder of a run, or open that of an earlier one, and hold its lock meanwhile.
+    """Make the folder of a run, or with `resume` open that of an earlier one, and hold its lock.
 
-    The system frees the lock if the process dies.
-
-    Args:
-        folder: The folder.
-        resume: Whether there may be a run in it.
+    The system frees the lock if the process dies. Yields nothing.
 
     Raises:
-        RunError: If the folder is not empty and `resume` was not asked for, if something other than
-            a run is in it, or if another process is writing to it.
+        RunError: If the folder holds a run without `resume`, or anything else than a run, or if
+            another process is writing to it.
     """
     file = folder / _LOCK
     lock = FileLock(file)

@@ -25,16 +25,9 @@ Key = tuple[str, str]
 class Found:
     """Result of a search for one image.
 
-    Attributes:
-        caption: The text without its prefix, as `fuseprompt caption` gives it.
-        text: The whole text.
-        token_ids: The writer's ids of the text.
-        loss: Sum of weight times term.
-        terms: Unweighted loss of each term.
-        finished: Whether the text ends as a sentence.
-        curve: Loss of the best finished text after each step that had one, then the result's; the
-            end of the text counts in all of them.
-        seconds: Wall time of the group divided by its images.
+    `caption` is the text without its prefix; `terms` are without their weights; `seconds` are the
+    wall time of the group divided by its images; `curve` is the loss of the best finished text
+    after each step that had one, then the result's, the end of the text counted in all of them.
     """
 
     caption: str
@@ -50,20 +43,13 @@ class Found:
 @final
 @dataclass(frozen=True)
 class Record:
-    """One line of a journal.
+    """One line of a journal: a caption, or a sentence on why there is none.
 
     Attributes:
-        dataset: Name of the dataset.
-        id: The image's id.
-        sentiment: Sentiment that was asked for, or "".
         settings: Hash of the settings.
         attempt: How often this image was tried, this time included.
-        image: Path of the image.
         group: Ids of the images that were searched together, this one among them.
-        host: Machine.
         time: When it was written, UTC, ISO 8601; for people only.
-        found: The caption, or None where there is none.
-        error: Why there is none, in a sentence, or "".
     """
 
     dataset: str

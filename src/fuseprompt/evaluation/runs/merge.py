@@ -33,12 +33,10 @@ from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 @final
 @dataclass(frozen=True)
 class Merged:
-    """Result of a merge.
+    """A joined run.
 
-    Attributes:
-        run: The joined run.
-        num_doubled: Captions that were in more than one folder.
-        num_differing: Those of them that are not the same text; the first folder's is kept.
+    `num_doubled` captions were in more than one folder, `num_differing` of them with another text;
+    the first folder's is kept.
     """
 
     run: Run
@@ -49,10 +47,8 @@ class Merged:
 def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
     """Return runs joined in a new folder, or one run, its merged files written from its journal.
 
-    Args:
-        folders: Folders of runs with the same settings, finished or not.
-        out: The folder to make; `evaluate --resume` can go on with it. Without it the one folder's
-            own files are written.
+    The folders hold runs with the same settings, finished or not; `evaluate --resume` can go on
+    with the new one.
 
     Raises:
         RunError: If one is no run, they differ in settings or in the images that were asked for,
@@ -101,10 +97,7 @@ class Agreement:
     same end elsewhere where two candidates are nearly equal: a batch of another size rounds
     otherwise.
 
-    Attributes:
-        num_captions: Captions that both have.
-        num_differing: Those whose texts differ.
-        largest_difference: Of a term between equal texts, relative to max(1, the term).
+    `largest_difference` is that of a term between equal texts, relative to max(1, the term).
     """
 
     num_captions: int
@@ -126,20 +119,14 @@ def conclude(
     run: Run,
     dataset: Dataset,
     *,
-    with_scores: bool = True,
-    spice_folder: Path | None = None,
+    with_scores: bool,
+    spice_folder: Path | None,
     on_note: Callable[[str], object],
 ) -> Mapping[str, Scores]:
     """Score a run and write `scores.json`, `report.md` and the gallery into its folder.
 
-    A shard has a report and no scores: the mean of shards' scores is not the score of the whole.
-
-    Args:
-        run: The run, complete or not; images without a caption count as zero.
-        dataset: The dataset that it was made for.
-        with_scores: Whether to score.
-        spice_folder: Folder of Stanford CoreNLP 3.6.0, or None.
-        on_note: Called with the reason if there are no scores.
+    Images without a caption count as zero. A shard has a report and no scores: the mean of shards'
+    scores is not the score of the whole. `on_note` gets the reason if there are no scores.
 
     Returns:
         Scores by part of the dataset, "" for the whole; empty if there are none.
@@ -162,7 +149,7 @@ def conclude(
     else:
         file.unlink(missing_ok=True)  # They would be those of fewer captions.
     references = {(item.id, item.sentiment): item.references for item in items}
-    write_report(run, scores=scores, references=references)
+    write_report(run, scores, references)
     return scores
 
 

@@ -125,32 +125,28 @@ def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
     return list(groups[shard.index - 1 :: shard.count])
 
 
-def read_shard(text: str, environment: Mapping[str, str] | None = None) -> Shard:
-    """Return the shard "i/n", or the place of this process in a cluster's job.
-
-    Args:
-        text: Such as "2/8", i from 1; "auto" takes a SLURM array's task or torchrun's rank.
-        environment: Variables to look at; by default those of the process.
+def read_shard(text: str) -> Shard:
+    """Return the shard of a text such as "2/8"; "auto" is SLURM's task or torchrun's rank.
 
     Raises:
         RunError: If it is neither, or the scheduler's variables are missing or have gaps.
     """
     if text == "auto":
-        return _find_shard(os.environ if environment is None else environment)
+        return _find_shard()
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     if found is not None and 1 <= int(found[1]) <= int(found[2]):
         return Shard(int(found[1]), int(found[2]))
     raise RunError(f"shard {text!r}: expected i/n with i from 1 to n, such as 2/8, or auto.")
 
 
-def _find_shard(environment: Mapping[str, str]) -> Shard:
-    names = next((some for some in _SCHEDULERS if {*some[:2]} <= environment.keys()), None)
+def _find_shard() -> Shard:
+    names = next((some for some in _SCHEDULERS if {*some[:2]} <= os.environ.keys()), None)
     if names is None:
         raise RunError(
             "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
             "nor torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
         )
-    given = {name: environment[name] for name in names if name in environment}
+    given = {name: os.environ[name] for name in names if name in os.environ}
     try:
         number, count, *ends = map(int, given.values())
     except ValueError:

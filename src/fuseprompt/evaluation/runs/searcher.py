@@ -30,14 +30,9 @@ _OF_THE_RUN: Final = frozenset({"class", "seed", "group_size"})
 @final
 @dataclass(frozen=True)
 class MakeCaptioner:
-    """Makes the searcher of a worker, in the worker.
+    """Makes the searcher of a worker, in the worker, for sentiments of which "" is none.
 
-    Attributes:
-        ids: The models.
-        settings: Settings of the search.
-        sentiments: Sentiments that will be asked for; "" is none.
-        device: A torch device; with "cuda" the workers take turns at the GPUs of the machine.
-        threads: CPU threads.
+    With the device "cuda" the workers take turns at the GPUs of the machine.
     """
 
     ids: ModelIds
@@ -83,12 +78,7 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
 
 @final
 class Captioner:
-    """Captions groups of images.
-
-    Args:
-        models: Loaded models.
-        settings: Settings of a caption.
-        sentiments: Sentiments that will be asked for; "" is none.
+    """Captions groups of images, each of one of the given sentiments, of which "" is none.
 
     Raises:
         ProblemError: If the classifier knows no such sentiment.

@@ -22,7 +22,7 @@ from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 
 #: Seconds that a worker has to leave in good order.
-_STOP_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 5.0
 
 
 @runtime_checkable
@@ -45,13 +45,10 @@ MakeSearcher = Callable[[int], Searcher]
 @final
 @dataclass(frozen=True)
 class Answer:
-    """Result of a group; exactly one of `found`, `faults` and `error` is not empty.
+    """Result of a group, and the machine that it comes from.
 
-    Attributes:
-        host: The machine it comes from.
-        found: A caption for each job.
-        faults: Why images cannot be read, by key; nothing was searched then.
-        error: Why there is nothing at all: an exception, or the death of the worker.
+    It has a caption for each job, or by key why images cannot be read (nothing was searched then),
+    or an error: an exception, or the death of the worker.
     """
 
     host: str
@@ -158,7 +155,7 @@ class LocalWorker:
         self.process.join(after)
         self.process.kill()
         # One that waits for a dead disk or driver cannot even be killed; the others work on.
-        self.process.join(_STOP_SECONDS)
+        self.process.join(STOP_SECONDS)
         self._listener.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, jobs: Sequence[Job]) -> Any:
@@ -225,11 +222,7 @@ def ray_workers(
     Ray Core alone is used, not Ray Data, which keeps nothing of a job that fails and hangs on small
     machines. Retries and results are ours, so a run on Ray resumes like any other.
 
-    Args:
-        make_searcher: Makes the searcher of a worker, in the worker.
-        num_workers: How many workers there will be at a time.
-        threads: CPUs of each.
-        gpus: Share of a GPU of each; 0 for none.
+    `gpus` is the share of a GPU for each worker, 0 for none.
 
     Raises:
         RunError: If Ray is not installed, or its cluster cannot be used.
