@@ -15,7 +15,7 @@ from fuseprompt.tasks.settings import Folder, Name
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.datasets import Source
-    from fuseprompt.evaluation.datasets.check import Check
+    from fuseprompt.evaluation.datasets.read import Check
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Options:
 def run(options: Options) -> int:
     """List the datasets, or check one; return 1 if it is not as it was published, else 0."""
     from fuseprompt.evaluation.datasets import NAMES, find_source
-    from fuseprompt.evaluation.datasets.check import check_dataset
+    from fuseprompt.evaluation.datasets.read import check_dataset
 
     name, root, output = options.name, options.root, options.output
     if root is None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fuseprompt.evaluation.datasets.check import check_dataset
+from fuseprompt.evaluation.datasets.read import check_dataset
 from tests.evaluation.datasets import fixtures
 
 

@@ -1,6 +1,6 @@
 """A dataset in memory: items with an image and the captions that people wrote for it.
 
-Nothing is read here. Read next: `fuseprompt.evaluation.datasets.records`.
+Nothing is read here. Read next: `fuseprompt.evaluation.datasets.read`.
 """
 
 import hashlib
@@ -38,12 +38,9 @@ class Item:
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """The items of one split.
+    """The items of one split, by id (numbers by value, before names), then by sentiment.
 
     Attributes:
-        name: Name of the dataset, one of `fuseprompt.evaluation.datasets.NAMES`.
-        split: Name of the split.
-        items: The items, by id (numbers by value, before names), then by sentiment.
         fingerprint: SHA-256 of name, split and annotations; where the images lie is not in it.
         notes: Captions left out, counts that differ from the published, in sentences.
     """
@@ -58,16 +55,7 @@ class Dataset:
 def make_dataset(
     name: str, split: str, *, items: Iterable[Item], notes: tuple[str, ...] = ()
 ) -> Dataset:
-    """Return a dataset with its items in order and its fingerprint.
-
-    Args:
-        name: Name of the dataset.
-        split: Name of the split.
-        items: The items, in any order.
-        notes: Sentences for the person who reads the scores.
-
-    Returns:
-        The dataset.
+    """Return a dataset of items in any order.
 
     Raises:
         DatasetError: If there is no item, or two have the same id and sentiment.
@@ -83,11 +71,7 @@ def make_dataset(
                 f"{name}: id {one.id} stands for two images, {one.image.name} and "
                 f"{other.image.name}. Ids must differ: mend the annotation file."
             )
-    content = [
-        name,
-        split,
-        [[i.id, list(i.references), i.sentiment, i.domain] for i in ordered],
-    ]
+    content = [name, split, [[i.id, list(i.references), i.sentiment, i.domain] for i in ordered]]
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return Dataset(name, split, ordered, digest, notes)

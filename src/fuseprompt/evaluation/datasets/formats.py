@@ -1,7 +1,7 @@
 """The published layouts of captions, each read into rows: COCO, Karpathy, lists, tables.
 
 A layout is recognised by the content of a JSON file, else by the ending of the name. Ids, splits
-and images are not known here. Read next: `fuseprompt.evaluation.datasets.sources`.
+and images are not known here.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from fuseprompt.errors import DatasetError
-from fuseprompt.evaluation.datasets.records import (
+from fuseprompt.evaluation.datasets.files import (
     Record,
     as_record,
     as_records,
@@ -36,16 +36,11 @@ _PICKLED_TEXT: Final = re.compile(rb"^a?(?:V|S')([^\n']+)", re.MULTILINE)
 @final
 @dataclass(frozen=True)
 class Row:
-    """What a file says of one image; an image may have several rows.
+    """Raw annotations of one image, which may have several rows; a field not in the file is "".
 
     Attributes:
-        place: Where it stands, for messages.
-        image: The image file as the annotations name it, "" if they give only an id.
-        id: The image's id as the annotations give it, "" if they give none.
-        captions: Captions as they were written.
-        split: Split, "" if the file does not say.
-        sentiment: Sentiment of the captions, or "".
-        domain: Domain of NoCaps, or "".
+        place: Its place in the file, for messages.
+        image: The image file as the annotations name it.
     """
 
     place: str
@@ -63,12 +58,6 @@ def read_rows(file: Path) -> list[Row]:
     Args:
         file: JSON lines (`.jsonl`), tab-separated lines (`.tsv`, `.token`), or JSON (any other
             ending): COCO's layout, Karpathy's, or a list of what JSON lines have on a line.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        DatasetError: If it cannot be read, or something in it is not as it should be.
     """
     suffix = file.suffix.lower()
     if suffix == ".jsonl":
@@ -89,12 +78,6 @@ def read_flickrstyle(root: Path) -> list[Row]:
     """Return the rows of FlickrStyle10K: lines of captions, and their images in a pickled list.
 
     Nothing is unpickled: the file must be a list of texts and nothing else, which are its lines.
-
-    Args:
-        root: `FlickrStyle_v0.9`, or the folder that has it.
-
-    Returns:
-        A row for each caption.
 
     Raises:
         DatasetError: If a file is missing or faulty, or captions and names do not match.
@@ -117,21 +100,14 @@ def read_flickrstyle(root: Path) -> list[Row]:
                 f"{base / captions_file}: {len(captions):,} captions, but {len(names):,} names in "
                 f"{names_file}. Lines belong together: take both files of one release."
             )
-        rows += [
-            Row(f"{captions_file}: line {number}", name, "", (caption,), sentiment=sentiment)
-            for number, (caption, name) in enumerate(zip(captions, names, strict=True), start=1)
-        ]
+        for number, (caption, name) in enumerate(zip(captions, names, strict=True), start=1):
+            place = f"{captions_file}: line {number}"
+            rows.append(Row(place, name, "", (caption,), sentiment=sentiment))
     return rows
 
 
 def _coco_rows(top: Record, images: list[Record]) -> Iterator[Row]:
-    """Yield the rows of `{"images": [...], "annotations": [...]}`.
-
-    A file of images alone, as NoCaps publishes it, has no annotations.
-
-    Raises:
-        DatasetError: If a caption belongs to no image.
-    """
+    """Yield the rows of `{"images": [...], "annotations": [...]}`; NoCaps has images alone."""
     captions: dict[int, list[tuple[int, str]]] = {}
     places: dict[int, str] = {}
     notes = top.records("annotations") if "annotations" in top.fields else []
@@ -168,18 +144,12 @@ def _karpathy_rows(image: Record) -> Iterator[Row]:
         sentiment = ("negative", "positive", "")[number]
         by_sentiment.setdefault(sentiment, []).append(sentence.text("raw"))
     for sentiment, texts in (by_sentiment or {"": []}).items():
-        yield Row(
-            image.place,
-            f"{folder}/{name}" if folder else name,
-            image.id("cocoid", ""),
-            tuple(texts),
-            image.text("split"),
-            sentiment,
-        )
+        path, id_ = f"{folder}/{name}" if folder else name, image.id("cocoid", "")
+        yield Row(image.place, path, id_, tuple(texts), image.text("split"), sentiment)
 
 
 def _listed_row(record: Record) -> Row:
-    """Return the row of an object that stands for itself in a list or on a line."""
+    """Return the row of an object in a list or on a line."""
     image, id_ = record.text("image", ""), record.id("image_id", "")
     if not image and not id_:
         found = ", ".join(sorted(record.fields)[:12]) or "none"
@@ -191,15 +161,8 @@ def _listed_row(record: Record) -> Row:
             raise DatasetError(
                 f"{record.place}: caption {index} is {type(caption).__name__}, expected a text."
             )
-    return Row(
-        record.place,
-        image,
-        id_,
-        tuple(captions),
-        record.text("split", ""),
-        record.text("sentiment", ""),
-        record.text("domain", ""),
-    )
+    split, sentiment, domain = (record.text(key, "") for key in ("split", "sentiment", "domain"))
+    return Row(record.place, image, id_, tuple(captions), split, sentiment, domain)
 
 
 def _table_rows(file: Path) -> Iterator[Row]:

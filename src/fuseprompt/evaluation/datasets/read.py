@@ -1,14 +1,13 @@
 """Datasets from local files: rows of a file become items, one for each image and sentiment.
 
 Captions are cleaned, empty ones left out and counted, rows of one image joined; counts that differ
-from the published ones become notes. Read next:
-`fuseprompt.evaluation.datasets.check`.
+from the published ones become notes. Read next: `fuseprompt.evaluation.datasets.formats`.
 """
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
@@ -16,8 +15,8 @@ from typing import Final, final
 from fuseprompt.errors import DatasetError, ImageError
 from fuseprompt.evaluation.clean import clean_caption
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
+from fuseprompt.evaluation.datasets.files import ImageFolders, last_part
 from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_rows
-from fuseprompt.evaluation.datasets.images import ImageFolders, annotation_file, last_part
 from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
 from fuseprompt.models.image_folder import describe_left_alone, list_images
 
@@ -36,9 +35,6 @@ def read_dataset(
         split: Name of the split; the dataset's default if None.
         sentiment: Sentiment to write in, "both" for every sentiment that the dataset has (positive
             and negative where it has none of its own). With None they are the dataset's own.
-
-    Returns:
-        The items with ids, images (which may be missing) and cleaned references.
 
     Raises:
         DatasetError: If there is no such dataset, split or sentiment, or a file is missing or
@@ -68,6 +64,70 @@ def find_source(name: str) -> Source:
     return SOURCES[_known(name, NAMES, "dataset")]
 
 
+@final
+@dataclass(frozen=True)
+class Check:
+    """The content of a dataset's folder.
+
+    Attributes:
+        captions_to_write: Items: an image counts once for each sentiment.
+        references: Captions by people.
+        missing: Images that are not there, or empty files; none is opened.
+        first_missing: The first few of them.
+        notes: Differences from the published dataset, and what was left out.
+    """
+
+    dataset: str
+    split: str
+    captions_to_write: int
+    images: int
+    references: int
+    by_sentiment: Mapping[str, int]
+    by_domain: Mapping[str, int]
+    missing: int
+    first_missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every image is there and nothing differs from what was published."""
+        return not (self.missing or self.notes)
+
+
+def check_dataset(
+    name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
+) -> Check:
+    """Read a dataset as `read_dataset` does, and look for its images."""
+    dataset = read_dataset(name, root, split=split, sentiment=sentiment)
+    images = {item.id: item.image for item in dataset.items}
+    missing = [str(image) for image in images.values() if not _has_content(image)]
+    return Check(
+        dataset=name,
+        split=dataset.split,
+        captions_to_write=len(dataset.items),
+        images=len(images),
+        references=sum(len(item.references) for item in dataset.items),
+        by_sentiment=_counted(item.sentiment for item in dataset.items),
+        by_domain=_counted(item.domain for item in dataset.items),
+        missing=len(missing),
+        first_missing=tuple(missing[:3]),
+        notes=dataset.notes,
+        fingerprint=dataset.fingerprint,
+    )
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return {value: count for value, count in sorted(Counter(values).items()) if value}
+
+
+def _has_content(image: Path) -> bool:
+    try:
+        return image.is_file() and image.stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _read_split(
     name: str, source: Source, root: Path, split: str
 ) -> tuple[list[Row], tuple[str, ...]]:
@@ -76,7 +136,7 @@ def _read_split(
     if name == "flickrstyle10k":
         rows = read_flickrstyle(root)
     else:
-        file = annotation_file(root, _named(source.files, split), dataset=name)
+        file = _annotation_file(root, _named(source.files, split), name)
         if file.suffix == ".token" and split != "all":
             raise DatasetError(
                 f"{file}: a token file names no splits. Add {source.files[0]}, or take split all."
@@ -92,6 +152,21 @@ def _read_split(
     if source.domains:
         _check(rows, "domain", ("", *source.domains))
     return rows, notes
+
+
+def _annotation_file(root: Path, names: Sequence[str], dataset: str) -> Path:
+    """Return `root` if it is a file, else the first of the names below it."""
+    if root.is_file():
+        return root
+    if not root.is_dir():
+        raise DatasetError(f"{root}: no such folder. --root is the folder of the dataset.")
+    for file in (root / folder / name for name in names for folder in ("annotations", ".")):
+        if file.is_file():
+            return file
+    raise DatasetError(
+        f"{root}: expected one of {', '.join(names)} there or in its folder annotations. "
+        f"`fuseprompt datasets {dataset}` says where people get it."
+    )
 
 
 def _check(rows: Iterable[Row], name: str, known: Sequence[str]) -> None:
@@ -154,16 +229,10 @@ def _gather(
         cleaned = [clean_caption(caption) for caption in row.captions]
         image.captions += filter(None, cleaned)
         empty += [row.place] * cleaned.count("")
-    items = [
-        Item(
-            id_,
-            folders.find(image.names, place=image.row.place),
-            tuple(image.captions),
-            sentiment,
-            image.row.domain,
-        )
-        for (id_, sentiment), image in joined.items()
-    ]
+    items = []
+    for (id_, sentiment), image in joined.items():
+        file = folders.find(image.names, place=image.row.place)
+        items.append(Item(id_, file, tuple(image.captions), sentiment, image.row.domain))
     notes = []
     if empty:
         notes.append(f"{len(empty):,} empty captions left out, the first at {empty[0]}")

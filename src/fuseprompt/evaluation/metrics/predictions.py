@@ -12,12 +12,12 @@ from typing import Any, Final, final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Item
-from fuseprompt.evaluation.datasets.images import last_part
-from fuseprompt.evaluation.datasets.records import (
+from fuseprompt.evaluation.datasets.files import (
     Record,
     as_record,
     as_records,
     json_lines,
+    last_part,
     read_json,
 )
 

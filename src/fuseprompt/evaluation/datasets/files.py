@@ -1,9 +1,11 @@
-"""JSON objects of a file that know where they stand, so that every fault can be found.
+"""Files of a dataset: JSON objects that know their place, so that faults can be found, and images.
 
-The meaning of fields is not known here. Read next: `fuseprompt.evaluation.datasets.formats`.
+Names in annotation files are never trusted: a path lies inside the folder that the user gave.
 """
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,7 @@ _NOT_DATA = {
 @final
 @dataclass(frozen=True)
 class Record:
-    """One JSON object of a file.
-
-    Attributes:
-        fields: The object.
-        place: Where it stands, for messages, such as "captions.json: images 3".
-    """
+    """One JSON object of a file, and its place for messages, such as "captions.json: images 3"."""
 
     fields: Mapping[str, Any]
     place: str
@@ -49,22 +46,18 @@ class Record:
         """Return an id as text: a text, or a whole number."""
 
         def convert(value: Any) -> str | None:
-            number = None if isinstance(value, str) else _whole_number(value)
-            return value if isinstance(value, str) else None if number is None else str(number)
+            number = value if isinstance(value, str) else _whole_number(value)
+            return None if number is None else str(number)
 
         return self._read(name, "a whole number or a text", convert, default)
 
     def records(self, name: str) -> list["Record"]:
         """Return the objects of a list, with their places."""
         values = self._read(name, "a list of objects", lambda v: v if isinstance(v, list) else None)
-        return list(as_records(values, f"{self.place}: {name}"))
+        return as_records(values, f"{self.place}: {name}")
 
     def _read(
-        self,
-        name: str,
-        expected: str,
-        convert: Callable[[Any], _T | None],
-        default: _T | None = None,
+        self, name: str, expected: str, convert: Callable[[Any], _T | None], default: Any = None
     ) -> _T:
         if not self.has(name):
             if default is not None:
@@ -73,19 +66,14 @@ class Record:
             raise DatasetError(f"{self.place}: expected the field {name!r}, found {found}.")
         value = convert(self.fields[name])
         if value is None:
-            told = _short(self.fields[name])
-            raise DatasetError(f"{self.place}: {name} is {told}, expected {expected}.")
+            found = _short(self.fields[name])
+            raise DatasetError(f"{self.place}: {name} is {found}, expected {expected}.")
         return value
 
 
-def as_records(values: Sequence[Any], place: str) -> Iterator[Record]:
-    """Yield the objects of a list, counted from 0.
-
-    Raises:
-        DatasetError: If one is no object.
-    """
-    for index, value in enumerate(values):
-        yield as_record(value, f"{place} {index}")
+def as_records(values: Sequence[Any], place: str) -> list[Record]:
+    """Return the values of a list, counted from 0, as objects with their places."""
+    return [as_record(value, f"{place} {index}") for index, value in enumerate(values)]
 
 
 def as_record(value: Any, place: str) -> Record:
@@ -106,7 +94,7 @@ def read_json(file: Path) -> Any:
         DatasetError: If it cannot be read, or is no JSON.
     """
     try:
-        return json.loads(read_text(file))
+        return json.loads(_read_text(file))
     except json.JSONDecodeError as error:
         remedy = (
             "If it has one object a line, let its name end in .jsonl."
@@ -138,17 +126,13 @@ def json_lines(file: Path) -> Iterator[Record]:
 
 def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
     """Yield place and text of each line that is not blank."""
-    for number, line in enumerate(split_lines(read_text(file)), start=1):
+    for number, line in enumerate(split_lines(_read_text(file)), start=1):
         if line.strip():
             yield f"{file.name}: line {number}", line
 
 
-def read_text(file: Path) -> str:
-    """Return the content of a text file in UTF-8, without its byte order mark.
-
-    Raises:
-        DatasetError: If it cannot be read, is in another encoding, a web page or a Git LFS pointer.
-    """
+def _read_text(file: Path) -> str:
+    """Return the content of a text file in UTF-8, without its byte order mark."""
     try:
         text = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -191,3 +175,62 @@ def _whole_number(value: Any) -> int | None:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@final
+class ImageFolders:
+    """The folders in which images of a dataset may lie.
+
+    Args:
+        root: The dataset's folder, or its annotation file.
+        folders: Folders below it, first come first served; "." is the folder itself.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[str]) -> None:
+        if not root.is_dir():
+            root = root.parent.parent if root.parent.name == "annotations" else root.parent
+        # Texts, since joining and hashing 40,000 paths takes seconds.
+        self._bases = [str(root / folder) for folder in folders]
+        self._root = root
+        self._listed: dict[str, frozenset[str]] = {}
+
+    def find(self, names: Sequence[str], *, place: str) -> Path:
+        """Return the file of an image inside the folder, or where it is expected if it is nowhere.
+
+        Args:
+            names: What it may be called, as annotations do: bare names, or paths. Of a path that is
+                absolute or climbs ("..") only the last part counts: it is of another machine.
+            place: Where the names stand, for the message.
+        """
+        split = [_split(name, place) for name in names]
+        for folder, last in split:
+            for sub in dict.fromkeys((folder, "")):
+                for base in self._bases:
+                    where = os.path.join(base, sub) if sub else base
+                    if last in self._names(where):
+                        return Path(where, last)
+        folder, last = split[0]
+        return self._root / folder / last if folder else Path(self._bases[0], last)
+
+    def _names(self, folder: str) -> frozenset[str]:
+        """Return the names in a folder; one look at a folder is cheaper than one at every image."""
+        if folder not in self._listed:
+            try:
+                self._listed[folder] = frozenset(os.listdir(folder))
+            except (OSError, UnicodeError):  # No name that a file can have.
+                self._listed[folder] = frozenset()
+        return self._listed[folder]
+
+
+def last_part(name: str) -> str:
+    """Return the file's name in a path of any system."""
+    return re.split(r"[\\/]", name)[-1]
+
+
+def _split(name: str, place: str) -> tuple[str, str]:
+    """Return the folder and the file's name in a path; a foreign path has no folder."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    if not parts or parts[-1] == ".." or any("\0" in part for part in parts):
+        raise DatasetError(f"{place}: {name!r} is no name of an image file.")
+    is_foreign = re.match(r"/|\\|[A-Za-z]:|\w+://", name) is not None or ".." in parts
+    return "" if is_foreign else "/".join(parts[:-1]), parts[-1]
