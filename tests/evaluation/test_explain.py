@@ -9,7 +9,6 @@ from PIL import Image
 
 from fuseprompt.errors import SearchError
 from fuseprompt.evaluation.explain import (
-    ExplainSettings,
     Explanation,
     Token,
     View,
@@ -23,12 +22,12 @@ from fuseprompt.tasks.settings import CaptionSettings
 from tests.tasks.fixtures import tiny_models
 
 PHOTO = Image.new("RGB", (40, 30), "red")
-SMALL = ExplainSettings(text="An image of the", search_width=6, num_likeliest=40)
+SMALL = dict(text="An image of the", search_width=6, num_likeliest=40)
 
 
 @pytest.fixture(scope="module")
 def found() -> Explanation:
-    return explain(PHOTO, [LanguageModelOnly(), Gradient()], tiny_models(), settings=SMALL)
+    return explain(PHOTO, [LanguageModelOnly(), Gradient()], tiny_models(), **SMALL)
 
 
 def test_losses_are_those_of_the_whole_text(found) -> None:
@@ -94,28 +93,28 @@ class Oracle:
 
 
 def test_an_oracle_finds_all_and_correlates() -> None:
-    settings = ExplainSettings(text="An image of the", search_width=10, num_likeliest=500)
-    (view,) = explain(PHOTO, [Oracle()], tiny_models(), settings=settings).views
+    settings = dict(text="An image of the", search_width=10, num_likeliest=500)
+    (view,) = explain(PHOTO, [Oracle()], tiny_models(), **settings).views
     assert view.rho > 0.99  # Texts that are equal for the secondary tie.
     # Of word-internal tokens a proposer considers the likeliest 16 only, an oracle too.
     assert view.ranks[0] == 1
-    (none,) = explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings).views
+    (none,) = explain(PHOTO, [LanguageModelOnly()], tiny_models(), **settings).views
     assert len(set(none.images.values())) == 1
 
 
 def test_a_step_of_the_search_is_reached() -> None:
-    settings = ExplainSettings(step=2, search_width=4, num_likeliest=10)
+    settings = dict(step=2, search_width=4, num_likeliest=10)
     caption = CaptionSettings(beam_width=2, search_width=4, proposal="none")
-    found = explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings, caption=caption)
+    found = explain(PHOTO, [LanguageModelOnly()], tiny_models(), **settings, caption=caption)
     assert found.text.startswith("An image of")
     assert found.text != "An image of"
 
 
 @pytest.mark.parametrize("text", ["", "An image of "])
 def test_a_text_that_cannot_be_continued_is_refused(text) -> None:
-    settings = ExplainSettings(text=text, num_likeliest=4)
+    settings = dict(text=text, num_likeliest=4)
     with pytest.raises(SearchError, match="ends in white space"):
-        explain(PHOTO, [LanguageModelOnly()], tiny_models(), settings=settings)
+        explain(PHOTO, [LanguageModelOnly()], tiny_models(), **settings)
 
 
 class Reader(HTMLParser):

@@ -53,7 +53,7 @@ def run(options: Options) -> int:
     """Explain one step of a photo's caption and write the page; return 0."""
     if options.text is not None and options.step is not None:
         raise UsageError("--text and --step: give one of them, the text or the step to reach.")
-    from fuseprompt.evaluation.explain import ExplainSettings, explain
+    from fuseprompt.evaluation.explain import explain
     from fuseprompt.evaluation.explain_page import render
     from fuseprompt.models.hub import silence_libraries
     from fuseprompt.models.images import open_image
@@ -71,12 +71,10 @@ def run(options: Options) -> int:
             photo,
             [proposal_named(name, bar.make) for name in options.proposal],
             models,
-            settings=ExplainSettings(
-                text=options.text,
-                step=options.step or 2,
-                search_width=options.search_width,
-                num_likeliest=options.likeliest,
-            ),
+            text=options.text,
+            step=options.step or 2,
+            search_width=options.search_width,
+            num_likeliest=options.likeliest,
             caption=CaptionSettings(prefix=options.prefix),
             on_progress=lambda what: bar.remark(f"{what} ..."),
         )

@@ -1,8 +1,8 @@
-"""One step of a caption search, explained: what each proposal names, and what is true.
+"""One step of a caption search, explained: the candidates of each proposal, and their exact losses.
 
 For one photo and one text, the language model's likeliest tokens and every proposal's candidates
-are scored exactly; the best ten of all these are what should have been proposed. Only values here,
-no page. Read next: `fuseprompt.evaluation.explain_page`.
+are scored exactly; the best ten of all these are what should have been proposed. Read next:
+`fuseprompt.evaluation.explain_page`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,20 +28,20 @@ from fuseprompt.text.retokenize import PaddedIds
 #: The best tokens that should be proposed.
 NUM_BEST: Final = 10
 
-#: How far down a proposal's list the rank of a token is looked up.
+#: Length of a proposal's list in which the rank of a token is looked up.
 RANKS: Final = 3000
 
 
 @final
 @dataclass(frozen=True)
 class Token:
-    """A token that was scored.
+    """A token that was scored exactly.
 
     Attributes:
         text: The token as it is appended, its leading blank included.
         nll: Its negative log-likelihood under the language model, in nats.
-        image: Exact loss of the image term with it, 1 - cosine.
-        total: Exact total loss with it, the end of the text not counted.
+        image: Loss of the image term with it, 1 - cosine.
+        total: Total loss with it, the end of the text not counted.
     """
 
     text: str
@@ -53,10 +53,9 @@ class Token:
 @final
 @dataclass(frozen=True)
 class View:
-    """What one proposal makes of the step.
+    """The step as one proposal sees it.
 
     Attributes:
-        name: Name of the proposal.
         proposals: Its proposals, best first, as indices into the tokens.
         totals: Total loss that it predicts for each proposal.
         images: Image loss that it predicts for each word-initial token, by index.
@@ -76,7 +75,7 @@ class View:
 
     @property
     def found(self) -> int:
-        """How many of the best tokens are among the proposals."""
+        """Number of the best tokens that are among the proposals."""
         return sum(rank is not None and rank <= len(self.proposals) for rank in self.ranks)
 
 
@@ -88,12 +87,10 @@ class Explanation:
     Attributes:
         text: The text that a token is appended to.
         image: Exact image loss of that text itself.
-        weight: Weight of the image term; fluency's is `fluency_weight`.
-        fluency_weight: Weight of fluency.
-        tokens: Every token that was scored exactly.
-        num_likeliest: How many of them, from the first, are the language model's likeliest.
+        weight: Weight of the image term.
+        tokens: The tokens that were scored; `num_likeliest` of them, from the first, are the
+            language model's likeliest.
         best: The best of them by total loss, best first, as indices.
-        views: One for each proposal.
     """
 
     text: str
@@ -106,70 +103,52 @@ class Explanation:
     views: tuple[View, ...]
 
 
-@final
-@dataclass(frozen=True)
-class ExplainSettings:
-    """What is explained.
-
-    Attributes:
-        text: The text; `None` takes the best active hypothesis that a search has before `step`.
-        step: Step of the search, from 1.
-        search_width: Candidates of each proposal.
-        num_likeliest: Tokens that are scored because the language model finds them likely.
-    """
-
-    text: str | None = None
-    step: int = 2
-    search_width: int = 64
-    num_likeliest: int = 2000
-
-
 def explain(
     image: Image.Image,
     proposals: Sequence[Proposal],
     models: CaptionModels,
     *,
-    settings: ExplainSettings | None = None,
+    text: str | None = None,
+    step: int = 2,
+    search_width: int = 64,
+    num_likeliest: int = 2000,
     caption: CaptionSettings | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Explain one step.
+    """Return one step with all its candidates scored.
+
+    The cost is about `num_likeliest` texts plus `search_width` for each proposal.
 
     Args:
         image: The photo.
-        proposals: Which proposals to compare.
+        proposals: The proposals to compare.
         models: Loaded models.
-        settings: Which step, and how much is scored.
-        caption: Settings of the search: prefix, weights, and what proposes up to the step.
-        on_progress: Called with what is being done.
-
-    Returns:
-        The step, scored.
+        text: The text; `None` takes the best active hypothesis that a search has before `step`.
+        step: Step of the search, from 1.
+        search_width: Candidates of each proposal.
+        num_likeliest: Tokens that are scored because the language model finds them likely.
+        caption: Settings of the search: prefix, weights, and the proposal up to the step.
+        on_progress: Called with a few words on each part of the work.
 
     Raises:
         SearchError: If the text does not survive the tokenizer, ends in white space or is empty, or
             the search ends before the step.
-
-    Cost: about `num_likeliest` plus `search_width` texts for each proposal.
     """
-    settings = ExplainSettings() if settings is None else settings
-    caption = CaptionSettings() if caption is None else caption
-    log = on_progress if on_progress is not None else lambda _: None
+    caption = caption or CaptionSettings()
+    log = on_progress or (lambda _: None)
     objective = objective_of(caption, models)
-    prefix = caption.prefix
-    if settings.text is not None and not settings.text.startswith(prefix):
-        prefix = settings.text
+    prefix = caption.prefix if text is None or text.startswith(caption.prefix) else text
     bound = objective.bind([Problem("0", {"image": image}, prefix)])
-    if settings.text is None:
-        log(f"searching up to step {settings.step}")
-        active = _search(bound, caption, settings.step)
+    if text is None:
+        log(f"searching up to step {step}")
+        active = _search(bound, caption, step)
     else:
-        active = _given(bound, settings.text)
+        active = _given(bound, text)
     primary, term = objective.primary, bound.terms[0]
     ids = active.token_ids.ids[:, : int(active.token_ids.lengths[0])]
-    log_probs, count = primary.next_log_probs(ids).cpu(), settings.num_likeliest
-    alone = Proposer.start(bound, LanguageModelOnly(), num_word_internal=count)
-    likeliest = alone.propose(active, log_probs, width=count)
+    log_probs = primary.next_log_probs(ids).cpu()
+    alone = Proposer.start(bound, LanguageModelOnly(), num_word_internal=num_likeliest)
+    likeliest = alone.propose(active, log_probs, width=num_likeliest)
     lists = []
     for proposal in proposals:
         log(f"asking {proposal.name}")
@@ -177,7 +156,7 @@ def explain(
     # The likeliest first, then what the proposals name; each token once.
     nll_of: dict[int, float] = {}
     for one in (likeliest, *lists):
-        count = settings.search_width if one is not likeliest else len(one)
+        count = search_width if one is not likeliest else len(one)
         for token, nll in zip(one.tokens[:count].tolist(), one.nll[:count].tolist(), strict=True):
             nll_of.setdefault(token, nll)
     log(f"scoring {len(nll_of):,} texts exactly")
@@ -186,7 +165,7 @@ def explain(
     best = sorted(range(len(tokens)), key=lambda i: (tokens[i].total, scored[i]))[:NUM_BEST]
     place = {token: i for i, token in enumerate(scored)}
     initial = torch.nonzero(objective.classes().word_initial[torch.tensor(scored)]).flatten()
-    likely = initial < settings.num_likeliest
+    likely = initial < num_likeliest
     exact = torch.tensor([tokens[i].image for i in initial[likely].tolist()])
     positions = Positions.append(active.texts, active.problems)
     views = []
@@ -195,12 +174,12 @@ def explain(
         before = scorer.cost
         predicted = scorer.word_initial(positions, torch.tensor(scored)[initial])[0].cpu()
         rank = {token: i + 1 for i, token in enumerate(ordered.tokens.tolist())}
-        proposed = ordered.tokens[: settings.search_width].tolist()
+        proposed = ordered.tokens[:search_width].tolist()
         views.append(
             View(
                 name=proposal.name,
                 proposals=tuple(place[token] for token in proposed),
-                totals=tuple(ordered.predicted[: settings.search_width].tolist()),
+                totals=tuple(ordered.predicted[:search_width].tolist()),
                 images=dict(zip(initial.tolist(), predicted.tolist(), strict=True)),
                 ranks=tuple(rank.get(scored[i]) for i in best),
                 rho=rank_correlation(predicted[likely], exact),

@@ -1,7 +1,6 @@
 """An explained step as one HTML page: photo, best tokens, and a card for each proposal.
 
-The page stands alone (`fuseprompt.evaluation.page`) and computes nothing. Read next:
-`fuseprompt.cli.explain`.
+The page stands alone (`fuseprompt.evaluation.page`) and computes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,38 +18,23 @@ _PHOTO: Final = 360
 #: Candidates of a proposal that are shown at once; the others can be unfolded.
 _SHOWN: Final = 12
 
+#: Title and explanation by the name of a proposal.
 _ABOUT: Final = {
     "none": ("Language model alone", "The likeliest tokens, the photo unseen."),
     "random": ("Random", "Noise in place of information."),
-    "word-table": (
-        "Word table",
-        "Each word scored once, alone, against the photo; no gradient, no context.",
-    ),
-    "additive": (
-        "Additive word table",
-        "The output of the text as it stands, moved by each word's effect; no gradient. The "
-        "default of captions.",
-    ),
-    "gradient": (
-        "Gradient",
-        "The gradient of the image loss, taken with common words in the gap, at the embedding of "
-        "each token's pieces.",
-    ),
+    "word-table": ("Word table", "Each word scored once, alone; no gradient, no context."),
+    "additive": ("Additive word table", "The text's output, moved by each word's effect."),
+    "gradient": ("Gradient", "The image loss's gradient at the embedding of each token's pieces."),
     "fuse": (
         "The paper's map",
-        "The same gradient, carried to the language model's tokens by the fitted t-product maps.",
+        "The gradient, carried to the tokens by fitted t-product maps.",
     ),
 }
 
-_LEGEND: Final = " ".join(
-    f'<span><span class="key {kind}"></span>{label}</span>'
-    for kind, label in (
-        ("other", "new words"),
-        ("proposed", "proposed"),
-        ("hit", "best, found"),
-        ("miss", "best, missed"),
-    )
-)
+_LEGEND: Final = """<span><span class="key other"></span>word-initial tokens</span>
+<span><span class="key proposed"></span>proposed</span>
+<span><span class="key hit"></span>best, found</span>
+<span><span class="key miss"></span>best, missed</span>"""
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 340, 250, 44, 34, 10, 10
 
@@ -76,22 +60,21 @@ so far has an image loss of {found.image:.3f}.</p>
 </header>
 <main>
 <section>
-<h2>The {len(found.best)} best tokens, and who finds them</h2>
+<h2>The {len(found.best)} best tokens, and the proposals that find them</h2>
 <p>Numbers under a proposal are the place of the token on its list. Filled: among its
 {widths} proposals, so a search as wide would see it. Hollow: missed.</p>
 {_best_table(found)}
 </section>
 <section>
-<h2>What each proposal names</h2>
+<h2>The tokens of each proposal</h2>
 <div class="cards">
 {cards}
 </div>
 </section>
 </main>
-<footer><p>Rank correlation (Spearman) is between predicted and exact image loss, over the new words
-among the language model's {found.num_likeliest:,} likeliest tokens. Cost is what the predictions
-for new words took, in forward passes of the image-text model; loss with gradient at one point
-counts 3.</p>
+<footer><p>Rank correlation (Spearman) is between predicted and exact image loss, over the
+word-initial ones of the language model's {found.num_likeliest:,} likeliest tokens. Cost is that of
+the predictions for these, in forward passes of the image-text model; a gradient counts 3.</p>
 </footer>
 </body>
 </html>
@@ -103,12 +86,9 @@ def show_token(text: str) -> str:
     return text[1:] if text.startswith(" ") and text.strip() else f"…{text}"
 
 
-def _title(view: View) -> tuple[str, str]:
-    return _ABOUT.get(view.name, (view.name, ""))
-
-
 def _best_table(found: Explanation) -> str:
-    heads = "".join(f"<th>{escape(_title(view)[0])}</th>" for view in found.views)
+    titles = [_ABOUT.get(view.name, (view.name, ""))[0] for view in found.views]
+    heads = "".join(f"<th>{escape(title)}</th>" for title in titles)
     counts = "".join(f"<td>{view.found} of {len(found.best)}</td>" for view in found.views)
     rows = ""
     for place, index in enumerate(found.best):
@@ -131,7 +111,7 @@ def _best_table(found: Explanation) -> str:
 
 
 def _card(found: Explanation, view: View) -> str:
-    title, about = _title(view)
+    title, about = _ABOUT.get(view.name, (view.name, ""))
     missed = set(found.best) - set(view.proposals)
     chips = "".join(
         f"<li>{escape(show_token(found.tokens[i].text))}</li>" for i in found.best if i in missed

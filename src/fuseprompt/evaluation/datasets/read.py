@@ -27,7 +27,7 @@ _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
 def read_dataset(
     name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
 ) -> Dataset:
-    """Read a split of a dataset from local files.
+    """Return a split of a dataset, read from local files.
 
     Args:
         name: One of `NAMES`.

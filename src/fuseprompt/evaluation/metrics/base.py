@@ -11,16 +11,7 @@ from typing import Any, Final, final
 from fuseprompt.errors import FuseError
 
 #: The metrics of the published tables, in their order, as JSON names them.
-METRICS: Final = (
-    "bleu_1",
-    "bleu_2",
-    "bleu_3",
-    "bleu_4",
-    "meteor",
-    "rouge_l",
-    "cider",
-    "spice",
-)
+METRICS: Final = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider", "spice")
 
 
 @final
@@ -76,8 +67,7 @@ class Score:
             return {"unavailable": self.note}
         if not self.by:
             return self.value
-        judged = {"value": self.value, "by": self.by, "independent": self.independent}
-        return judged | dict(self.details)
+        return {"value": self.value, "by": self.by, "independent": self.independent, **self.details}
 
 
 @final
@@ -88,7 +78,7 @@ class Scores:
     Attributes:
         images: Images whose captions were scored, a missing caption counting as an empty one.
         coverage: Share of the images of the split that have a caption, from 0 to 1.
-        values: Score by name: those of `METRICS`, then further measures.
+        values: Score by name: those of `METRICS`, then those of `metrics.judges`.
         notes: Sentences without which the numbers would be misread.
     """
 
@@ -106,18 +96,11 @@ class Scores:
 def attempt(
     names: Sequence[str], compute: Callable[[], Sequence[float | Score]]
 ) -> dict[str, Score]:
-    """Return what a function computes, or under each name why it could not.
-
-    Args:
-        names: Names of its results.
-        compute: The function.
-    """
+    """Return what a function computes for each name, or under each name why it could not."""
     try:
         found = compute()
-    except FuseError as error:
-        return dict.fromkeys(names, Score(None, str(error)))
     except Exception as error:  # Whatever a library raises must not cost the other metrics.
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return dict.fromkeys(names, Score(None, reason))
+        kind = "" if isinstance(error, FuseError) else f"{type(error).__name__}: "
+        return dict.fromkeys(names, Score(None, kind + " ".join(str(error).split())))
     scores = (one if isinstance(one, Score) else Score(one) for one in found)
     return dict(zip(names, scores, strict=True))

@@ -1,8 +1,8 @@
 """The metrics of coco-caption: the original code and programs, run safely.
 
 BLEU, ROUGE-L and CIDEr-D are code of pycocoevalcap. The tokenizer, METEOR and SPICE are Java
-programs; each reads a file of captions and ends. pycocoevalcap's own way to run them writes beside
-its code, hangs on an odd caption, and gives later captions to the wrong image after a line break
+programs; each reads a file of captions and ends. pycocoevalcap's own way to run them writes into
+its folder, hangs on an odd caption, and gives later captions to the wrong image after a line break
 that is no line feed. Read next: `fuseprompt.evaluation.metrics.judges`.
 """
 
@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, final
 
@@ -25,12 +26,9 @@ from fuseprompt.evaluation.clean import clean_caption
 #: Passed to every program: on a German machine METEOR would print decimal commas. The `.format`
 #: properties win over the plain ones where both are set.
 _FLAGS: Final = (
-    "-Duser.language=en",
-    "-Duser.country=US",
-    "-Duser.language.format=en",
-    "-Duser.country.format=US",
-    "-Dfile.encoding=UTF-8",
-    "-Dstdout.encoding=UTF-8",
+    *("-Duser.language=en", "-Duser.country=US"),
+    *("-Duser.language.format=en", "-Duser.country.format=US"),
+    *("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"),
 )
 
 #: The two files of CoreNLP 3.6.0 that SPICE needs, and the folder in its archive.
@@ -71,15 +69,11 @@ def strip_special(text: str) -> str:
 
 
 def tokenize(texts: Sequence[str]) -> list[str]:
-    """Cut texts into words by Stanford's PTB tokenizer 3.4.1, as all published numbers do.
+    """Return texts cut into words by Stanford's PTB tokenizer 3.4.1, as published numbers do.
 
     Lower case, punctuation removed; brackets stay as "-lrb-", a fault of every published number.
-
-    Args:
-        texts: Captions; line breaks and control characters in them count as blanks.
-
-    Returns:
-        One line of words with blanks between them per text, in order; empty for one without words.
+    Each text becomes one line of words, empty for a text without words; line breaks and control
+    characters in it count as blanks.
 
     Raises:
         MetricError: If the tokenizer is missing or fails, or if it returns another number of lines.
@@ -140,17 +134,13 @@ def meteor(words: Words) -> float:
     """
     most = max(len(lines) for lines in words.references.values())
     # Every image must have as many references; repeating one changes no score.
-    padded = [
-        line
-        for lines in words.references.values()
-        for line in (*lines, *[lines[-1]] * (most - len(lines)))
-    ]
+    padded = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in words.references.values()]
     home = library_folder() / "meteor"
     # The program finds its paraphrases by itself, but not in a folder with a blank in its name.
     options = ("-l", "en", "-norm", "-r", str(most), "-a", home / "data" / "paraphrase-en.gz")
     printed = run_java(
         ("-jar", home / "meteor-1.5.jar", "captions.txt", "references.txt", *options),
-        {"captions.txt": _lines(words.captions.values()), "references.txt": _lines(padded)},
+        {"captions.txt": _lines(words.captions.values()), "references.txt": _lines(chain(*padded))},
         heap=2048,
         timeout=300 + 0.1 * len(words.captions) * most,
     )
@@ -165,14 +155,7 @@ def meteor(words: Words) -> float:
 
 
 def spice(words: Words, corenlp: Path) -> float:
-    """Return the mean SPICE over images, from 0 to 1.
-
-    Args:
-        words: Tokenized captions and references.
-        corenlp: What `find_corenlp` returned.
-
-    Returns:
-        The mean F-score of all tuples.
+    """Return the mean SPICE over images, from 0 to 1; `corenlp` is what `find_corenlp` returned.
 
     Raises:
         MetricError: If the program is missing or fails, or scores other images than those given.
@@ -207,13 +190,12 @@ def library_folder() -> Path:
         MetricError: If it is not installed.
     """
     found = importlib.util.find_spec("pycocoevalcap")
-    places = [] if found is None else list(found.submodule_search_locations or ())
-    if not places:
+    if found is None or not found.submodule_search_locations:
         raise MetricError(
             "The package pycocoevalcap is not installed. "
             'Install it (104 MB): pip install "fuseprompt[metrics]".'
         )
-    return Path(places[0])
+    return Path(found.submodule_search_locations[0])
 
 
 def find_java() -> Path:
@@ -234,13 +216,7 @@ def find_java() -> Path:
 
 
 def find_corenlp(folder: Path | None) -> Path:
-    """Return the folder that holds the jars of CoreNLP 3.6.0.
-
-    Args:
-        folder: The user's choice: that folder, or the one in which the archive was unpacked.
-
-    Returns:
-        The folder.
+    """Return the folder of CoreNLP 3.6.0: the one given, or that of the archive unpacked in it.
 
     Raises:
         MetricError: If the jars are not there; SPICE cannot run then.
@@ -269,17 +245,14 @@ def run_java(
     timeout: float,
     output: str | None = None,
 ) -> str:
-    """Run a Java program to its end, in a folder of its own.
+    """Return what a Java program writes, run to its end in a folder of its own.
 
     Args:
         arguments: Options for Java, the program and its options.
         files: Text by name of each file that is there when it starts.
         heap: Most memory for its objects, in MB.
         timeout: Seconds after which it is killed.
-        output: File that it writes, whose text is returned; by default its standard output is.
-
-    Returns:
-        The text.
+        output: File that it writes, in place of its standard output.
 
     Raises:
         MetricError: If it cannot be started, fails or takes too long; the message ends with its own
@@ -307,12 +280,10 @@ def run_java(
             ) from None
         except OSError as error:
             raise MetricError(f"{command[0]} cannot be started ({error.strerror}).") from None
-        if done.returncode != 0:
-            ended = f"exit code {done.returncode}"
-            if done.returncode < 0:
-                ended = f"killed by signal {-done.returncode}; out of memory?"
-            words = _last_words(done.stderr.decode(errors="replace"))
-            raise MetricError(f"Java failed ({ended}): {words}")
+        if (code := done.returncode) != 0:
+            how = f"exit code {code}" if code > 0 else f"killed by signal {-code}; out of memory?"
+            reason = _last_words(done.stderr.decode(errors="replace"))
+            raise MetricError(f"Java failed ({how}): {reason}")
         try:
             content = done.stdout if output is None else Path(folder, output).read_bytes()
         except OSError as error:
@@ -321,7 +292,7 @@ def run_java(
 
 
 def _last_words(stderr: str) -> str:
-    """Return the line of an error output that says most: that of the exception, else the last."""
+    """Return the line of the exception in an error output, or its last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     # Java repeats JAVA_TOOL_OPTIONS there, and the frames of a stack say nothing to a user.
     lines = [line for line in lines if not line.startswith(("Picked up ", "at ", "... "))]

@@ -1,7 +1,6 @@
-"""Measures beside the published metrics: variety, CLIPScore, fluency, sentiment.
+"""Further scores than the published ones: variety, CLIPScore, fluency, sentiment.
 
-A measure that depends on a model says which, and whether the captions were optimised for it. Read
-next: `fuseprompt.cli.score`.
+A score that depends on a model names it, and says whether the captions were optimised for it.
 """
 
 import re
@@ -39,12 +38,9 @@ _MOST_PEOPLE: Final = 500
 
 #: Sentiments, by the names that classifiers give them.
 _SENTIMENTS: Final = {
-    "positive": "positive",
-    "pos": "positive",
-    "negative": "negative",
-    "neg": "negative",
-    "neutral": "neutral",
-    "neu": "neutral",
+    name: sentiment
+    for sentiment in ("positive", "negative", "neutral")
+    for name in (sentiment, sentiment[:3])
 }
 
 #: From here on VADER's compound score is a sentiment, as its authors say.
@@ -60,21 +56,21 @@ def measure(
     sentiment: str = "",
     on_metric: Callable[[str], None] | None = None,
 ) -> dict[str, Score]:
-    """Take further measures.
+    """Return the further scores that `scoring` asks for.
 
     Args:
         captions: Caption by image id.
         references: Captions by people, for every image of the split.
         images: File of every image of the split.
-        scoring: Which measures.
+        scoring: The settings.
         sentiment: The sentiment that was asked for, or "".
-        on_metric: Called with the name of each measure before it is taken.
+        on_metric: Called with the name of each score before it is computed.
 
     Returns:
         Scores by name: distinct_1, distinct_2, clip_score, ref_clip_score, fluency,
         sentiment_accuracy of the first judge, and "sentiment_accuracy:NAME" of the others.
     """
-    tell = on_metric or (lambda _name: None)
+    log = on_metric or (lambda _name: None)
     written = [captions[i] for i in references if captions.get(i)]
 
     def by(model: str, value: float, **details: float) -> Score:
@@ -103,25 +99,25 @@ def measure(
         found = judge(written) if written else []
         people = judge([text for texts in references.values() for text in texts])
         # A missing caption has no sentiment, and so a wrong one.
-        shares = {s: found.count(s) / len(references) for s in (sentiment, "neutral")}
+        share, neutral = (found.count(s) / len(references) for s in (sentiment, "neutral"))
         of_people = people.count(sentiment) / len(people)
-        return [by(name, shares[sentiment], neutral=shares["neutral"], of_people=of_people)]
+        return [by(name, share, neutral=neutral, of_people=of_people)]
 
     scores: dict[str, Score] = {}
     if scoring.distinct:
-        tell("distinct")
+        log("distinct")
         scores |= {f"distinct_{n}": Score(distinct(written, n)) for n in (1, 2)}
     if scoring.clip_score is not None:
-        tell("clip_score")
+        log("clip_score")
         names = ("clip_score", "ref_clip_score")
         scores |= attempt(names, partial(clip, scoring.clip_score))
     if scoring.fluency is not None:
-        tell("fluency")
+        log("fluency")
         scores |= attempt(["fluency"], partial(fluency, scoring.fluency))
     for judge in scoring.judges:
         first = "sentiment_accuracy"
         name = f"{first}:{judge}" if first in scores else first
-        tell(name)
+        log(name)
         scores |= attempt([name], partial(accuracy, judge))
     return scores
 
@@ -129,12 +125,8 @@ def measure(
 def distinct(captions: Sequence[str], n: int) -> float:
     """Return the share of runs of `n` words that are different, over all captions together.
 
-    Args:
-        captions: Captions; words are runs of letters, digits and apostrophes, in lower case.
-        n: Words of a run, such as 1 or 2.
-
-    Returns:
-        From 0 to 1; it falls with the number of captions, so compare equally many. 0 without words.
+    It falls with the number of captions, so compare equally many; it is 0 without words. Words are
+    runs of letters, digits and apostrophes, in lower case.
 
     Example:
         >>> distinct(["A dog.", "A red dog"], 1), distinct(["A dog.", "A red dog"], 2)
@@ -152,20 +144,16 @@ def distinct(captions: Sequence[str], n: int) -> float:
 def nats_per_token(captions: Sequence[str], model: CausalModel) -> float:
     """Return the mean negative log-likelihood of captions, each in nats per token with its end.
 
-    Args:
-        captions: Captions; empty ones are left out, long ones cut at the model's length.
-        model: Any language model; that of the search shows the strength of the search alone.
-
-    Returns:
-        Nats per token of the model; smaller is more fluent. Tokens differ between models, so
-        compare captions under one model only.
+    Smaller is more fluent. Tokens differ between models, so compare captions under one model only;
+    that of the search shows the strength of the search alone. Empty captions are left out, long
+    ones cut at the model's length.
 
     Raises:
         MetricError: If all captions are empty.
     """
     written = [caption for caption in captions if caption]
     if not written:
-        raise MetricError("All captions are empty: there is no fluency to judge.")
+        raise MetricError("All captions are empty: there is no fluency to score.")
     rows = [ids[: model.max_length - 1] for ids in model.tokenizer.encode_batch(written)]
     values = [float(nll.double().mean()) for nll in model.nll(rows, [0] * len(rows))]
     return sum(values) / len(values)
@@ -177,22 +165,11 @@ def clip_scores(
     images: Mapping[str, Path],
     model: ImageTextModel,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return CLIPScore and RefCLIPScore (Hessel et al., 2021).
+    """Return CLIPScore and RefCLIPScore (Hessel et al., 2021) of every image of a split, by its id.
 
     CLIPScore is 2.5 times the cosine of an image and its caption, at least 0; RefCLIPScore is the
-    harmonic mean of that and the cosine of the caption and the closest reference.
-
-    Args:
-        captions: Caption by image id; an image whose caption is missing or empty scores 0.
-        references: At least one caption by people for every image of the split.
-        images: File by image id, for every image of the split.
-        model: The numbers of papers are those of CLIP ViT-B/32; others are on other scales.
-
-    Returns:
-        Both scores by image id, for every image of the split.
-
-    Raises:
-        ImageError: If an image that has a caption cannot be read.
+    harmonic mean of that and the cosine of the caption and the closest reference. An image whose
+    caption is missing or empty scores 0. Papers use CLIP ViT-B/32; other models have other scales.
     """
     alone, both = dict.fromkeys(images, 0.0), dict.fromkeys(images, 0.0)
     written = [i for i in images if captions.get(i)]
@@ -200,11 +177,9 @@ def clip_scores(
         return alone, both
     texts = outputs_of(model, [_PREFIX + captions[i] for i in written])
     people = outputs_of(model, [_PREFIX + text for i in written for text in references[i]])
+    parts = torch.split(people, [len(references[i]) for i in written])
     closest = [
-        max(0.0, float(torch.mv(part, text).max()))
-        for text, part in zip(
-            texts, torch.split(people, [len(references[i]) for i in written]), strict=True
-        )
+        max(0.0, float(torch.mv(part, text).max())) for text, part in zip(texts, parts, strict=True)
     ]
     cosines: list[float] = []
     for start in range(0, len(written), _PICTURES):
@@ -226,9 +201,6 @@ def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
     Args:
         name: "vader" or "afinn", lexicons of the packages of that name, or the id of a classifier.
             VADER's authors rated texts that `offline:sentiment` was trained on.
-
-    Returns:
-        The function.
 
     Raises:
         MetricError: If a package is missing, or a classifier's labels are no sentiments.
@@ -261,13 +233,6 @@ def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
     """Return a model's output for each text, on the CPU.
 
     A text that is too long is cut before its last special tokens: CLIP reads the last of them.
-
-    Args:
-        model: Anything that turns a text into a vector.
-        texts: At least one text, of any length.
-
-    Returns:
-        Shape (n, o).
     """
     tokenizer = model.tokenizer
     room = model.max_length - tokenizer.num_special

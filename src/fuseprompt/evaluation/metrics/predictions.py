@@ -5,7 +5,7 @@ is another number. Read next: `fuseprompt.evaluation.metrics.coco_tools`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,8 +21,7 @@ from fuseprompt.evaluation.datasets.files import (
     read_json,
 )
 
-#: Fields of the caption, best first (MAGIC has references beside it, as "captions"), and of the
-#: image.
+#: Fields of the caption, best first, and of the image.
 _CAPTION: Final = ("prediction", "caption", "text")
 _NAME: Final = ("image_id", "id", "image", "image_name", "file_name")
 
@@ -33,12 +32,11 @@ _NAMED: Final = 5
 @final
 @dataclass(frozen=True)
 class Prediction:
-    """One caption as it was found.
+    """One caption of a file, unchanged.
 
     Attributes:
-        place: Where it stands, for messages.
+        place: Its place in the file, for messages.
         names: Ids and file names of its image, the first that a dataset knows counts.
-        caption: The caption, as it was written.
         sentiment: Sentiment that it was written in, "" if the file does not say.
     """
 
@@ -59,7 +57,7 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
             and "text" with it.
 
     Returns:
-        The captions, in order; images that a run could not caption are left out.
+        The captions, in order, without images that a run could not caption.
 
     Raises:
         MetricError: If there is no caption, or one is no text.
@@ -78,15 +76,12 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
 def match(
     predictions: Iterable[Prediction], items: Sequence[Item], *, sentiment: str = ""
 ) -> dict[str, str]:
-    """Find the image of each caption.
+    """Return each caption by the id of its image.
 
     Args:
         predictions: The captions.
         items: The images of one split, and of one sentiment.
         sentiment: That sentiment; captions that were written in another are left out.
-
-    Returns:
-        Caption by id, as it was written.
 
     Raises:
         MetricError: If two captions are for one image, or one is for none.
@@ -120,33 +115,28 @@ def match(
 
 def optimised_models(files: Iterable[Path]) -> tuple[str, ...]:
     """Return the ids of the models that runs of ours optimised their captions for."""
-    found: dict[str, None] = {}
-    for file in files:
-        settings = file / "settings.json"
+    found: list[str] = []
+    for settings in (file / "settings.json" for file in files):
         if settings.is_file():
             of_run = as_record(read_json(settings), settings.name).fields.get("settings")
             models = of_run.get("models") if isinstance(of_run, dict) else None
-            found |= dict.fromkeys(map(str, models.values())) if isinstance(models, dict) else {}
-    return tuple(found)
+            found += map(str, models.values()) if isinstance(models, dict) else ()
+    return tuple(dict.fromkeys(found))
 
 
 def _read(file: Path, fields: tuple[str, ...]) -> Iterator[Prediction]:
+    records: Iterable[Record]
     if file.suffix == ".jsonl":
-        return _listed(json_lines(file), fields)
-    content = read_json(file)
-    if isinstance(content, dict) and not any(key in content for key in (*fields, *_NAME)):
-        return _mapped(content, file.name)
-    entries = content if isinstance(content, list) else [content]
-    return _listed(as_records(entries, f"{file.name}: entry"), fields)
-
-
-def _mapped(content: Mapping[str, Any], name: str) -> Iterator[Prediction]:
-    for key, value in content.items():
-        place = f"{name}: {key!r}"
-        yield Prediction(place, (key, last_part(key)), _text(value, place))
-
-
-def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Prediction]:
+        records = json_lines(file)
+    else:
+        content = read_json(file)
+        if isinstance(content, dict) and not any(key in content for key in (*fields, *_NAME)):
+            for key, value in content.items():
+                place = f"{file.name}: {key!r}"
+                yield Prediction(place, (key, last_part(key)), _text(value, place))
+            return
+        entries = content if isinstance(content, list) else [content]
+        records = as_records(entries, f"{file.name}: entry")
     for record in records:
         if record.fields.get("ok") is False:  # A run's own record of an image that failed.
             continue
@@ -157,12 +147,9 @@ def _listed(records: Iterable[Record], fields: tuple[str, ...]) -> Iterator[Pred
                 f"{record.place}: expected one of {', '.join(_NAME)} and one of "
                 f"{', '.join(fields)}; found {', '.join(sorted(record.fields)) or 'nothing'}."
             )
-        yield Prediction(
-            record.place,
-            tuple(each for name in names for each in (name, last_part(name))),
-            _text(record.fields[key], record.place),
-            record.text("sentiment", ""),
-        )
+        both = tuple(each for name in names for each in (name, last_part(name)))
+        caption = _text(record.fields[key], record.place)
+        yield Prediction(record.place, both, caption, record.text("sentiment", ""))
 
 
 def _text(value: Any, place: str) -> str:

@@ -1,4 +1,4 @@
-"""Captions scored against those that people wrote, one by one set and by parts of a dataset.
+"""Captions scored against those that people wrote, one set by itself and by parts of a dataset.
 
 Captions are cleaned, tokenized once and compared with their references. An image without a caption
 counts as one with an empty caption: nothing is ever left out of a mean. Read next:
@@ -32,7 +32,7 @@ def score_parts(
     *,
     on_metric: Callable[[str], None] | None = None,
 ) -> dict[str, Scores]:
-    """Score captions of a dataset: each sentiment by itself, and each domain where asked for.
+    """Return scores by sentiment, or by domain where asked for, after those of the whole, "".
 
     Captions of a sentiment are compared with references of that sentiment only. A domain's CIDEr-D
     takes the rarity of words from that domain, so the whole is no mean of its domains.
@@ -43,15 +43,12 @@ def score_parts(
         scoring: Settings; by default the metrics of the published tables, on all images.
         on_metric: Called with the part and the name of each metric before it is computed.
 
-    Returns:
-        Scores by sentiment, or by domain after those of the whole, which is "".
-
     Raises:
         MetricError: If a caption is for no image of the split, two are for one, or there are no
             references.
     """
     scoring = scoring or Scoring()
-    tell = on_metric or (lambda _name: None)
+    log = on_metric or (lambda _name: None)
     scores: dict[str, Scores] = {}
     for sentiment in sorted({item.sentiment for item in dataset.items}):
         items = [item for item in dataset.items if item.sentiment == sentiment]
@@ -64,7 +61,10 @@ def score_parts(
             domains = sorted({item.domain for item in items if item.id in captions} - {""})
             parts |= {name: [item for item in items if item.domain == name] for name in domains}
         for part, of_part in parts.items():
-            scores[part] = _score_items(captions, of_part, scoring, _prefixed(tell, part))
+            start = f"{part}: " if part else ""
+            scores[part] = _score_items(
+                captions, of_part, scoring, lambda name, start=start: log(start + name)
+            )
     return scores
 
 
@@ -76,7 +76,7 @@ def score(
     spice_folder: Path | None = None,
     on_metric: Callable[[str], None] | None = None,
 ) -> Scores:
-    """Score captions against those that people wrote.
+    """Return the metrics of the published tables; one that cannot run costs no other.
 
     Args:
         predictions: Caption by image id.
@@ -86,20 +86,35 @@ def score(
         spice_folder: Folder of Stanford CoreNLP 3.6.0, without which SPICE cannot run.
         on_metric: Called with the name of each metric before it is computed.
 
-    Returns:
-        The metrics of the published tables; one that cannot run says why and costs no other.
-
     Raises:
         MetricError: If there is no caption, one is for no image, or an image has no reference.
     """
     _check(predictions, references)
     ids = frozenset(predictions if subset else references)
-    tell = on_metric or (lambda _name: None)
+    log = on_metric or (lambda _name: None)
 
     def compute() -> list[Score]:
-        tell("words")
+        log("words")
         words = _tokenized(predictions, references)
-        found = _metrics(words, ids, spice_folder, tell)
+        scored = words.only(ids)
+
+        def cider() -> list[float]:
+            if len(words.captions) < 2:
+                raise MetricError(
+                    "CIDEr-D weighs words by how few images have them: one image is not enough."
+                )
+            return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
+
+        log("bleu")
+        found = attempt(METRICS[:4], lambda: tools.bleu(scored))
+        for name, metric in {
+            "rouge_l": lambda: [tools.rouge_l(scored)],
+            "cider": cider,
+            "meteor": lambda: [tools.meteor(scored)],
+            "spice": lambda: [tools.spice(scored, tools.find_corenlp(spice_folder))],
+        }.items():
+            log(name)
+            found |= attempt([name], metric)
         return [found[name] for name in METRICS]
 
     return Scores(
@@ -111,106 +126,59 @@ def score(
 
 
 def _score_items(
-    captions: Mapping[str, str],
-    items: Sequence[Item],
-    scoring: Scoring,
-    tell: Callable[[str], None],
+    captions: Mapping[str, str], items: Sequence[Item], scoring: Scoring, log: Callable[[str], None]
 ) -> Scores:
-    """Score the captions of some items: the published metrics, then further measures."""
-    judged = {item.id: item for item in items if item.references}
-    if not judged:
+    """Return the published metrics of the captions of some items, then those of the judges."""
+    scored = {item.id: item for item in items if item.references}
+    if not scored:
         raise MetricError(
             "The dataset has no captions by people, with which captions could be compared. Add "
             "them (fuseprompt datasets says how), or choose another split."
         )
-    references = {i: item.references for i, item in judged.items()}
-    here = {i: text for i, text in captions.items() if i in judged}
-    scores = score(
-        here,
-        references,
-        subset=scoring.subset,
-        spice_folder=scoring.spice_folder,
-        on_metric=tell,
-    )
-    if scoring.subset:
+    references = {i: item.references for i, item in scored.items()}
+    here = {i: text for i, text in captions.items() if i in scored}
+    subset, folder = scoring.subset, scoring.spice_folder
+    scores = score(here, references, subset=subset, spice_folder=folder, on_metric=log)
+    if subset:
         references = {i: texts for i, texts in references.items() if i in here}
     extra = measure(
         {i: clean_caption(strip_special(text)) for i, text in here.items()},
         references,
-        {i: judged[i].image for i in references},
+        {i: scored[i].image for i in references},
         scoring,
         sentiment=items[0].sentiment,
-        on_metric=tell,
+        on_metric=log,
     )
     notes = scores.notes
-    if bare := len(items) - len(judged):
+    if bare := len(items) - len(scored):
         notes = (f"{bare:,} images have no captions by people and are left out", *notes)
     return replace(scores, values={**scores.values, **extra}, notes=notes)
 
 
-def _prefixed(tell: Callable[[str], None], part: str) -> Callable[[str], None]:
-    return lambda name: tell(f"{part}: {name}" if part else name)
-
-
-def _metrics(
-    words: Words, ids: frozenset[str], spice_folder: Path | None, tell: Callable[[str], None]
-) -> dict[str, Score]:
-    """Compute each metric on the images of `ids`; CIDEr-D knows the words of all images."""
-    scored = words.only(ids)
-
-    def cider() -> list[float]:
-        if len(words.captions) < 2:
-            raise MetricError(
-                "CIDEr-D weighs words by how few images have them: one image is not enough."
-            )
-        return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
-
-    tell("bleu")
-    found = attempt(METRICS[:4], lambda: tools.bleu(scored))
-    tell("rouge_l")
-    found |= attempt(["rouge_l"], lambda: [tools.rouge_l(scored)])
-    tell("cider")
-    found |= attempt(["cider"], cider)
-    tell("meteor")
-    found |= attempt(["meteor"], lambda: [tools.meteor(scored)])
-    tell("spice")
-    found |= attempt(["spice"], lambda: [tools.spice(scored, tools.find_corenlp(spice_folder))])
-    return found
-
-
 def _tokenized(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Words:
-    """Tokenize captions and references in one go, in the order of the references."""
-    texts = [
-        text
-        for i, captions in references.items()
-        for text in (strip_special(predictions.get(i, "")), *captions)
-    ]
-    lines = iter(tools.tokenize(texts))
-    captions: dict[str, str] = {}
-    people: dict[str, tuple[str, ...]] = {}
+    """Return the words of captions and references, tokenized in one go."""
+    texts: list[str] = []
     for i, given in references.items():
-        captions[i] = next(lines)
-        people[i] = tuple(islice(lines, len(given)))
-    return Words(captions, people)
+        texts += (strip_special(predictions.get(i, "")), *given)
+    lines = iter(tools.tokenize(texts))
+    rows = {i: tuple(islice(lines, 1 + len(given))) for i, given in references.items()}
+    return Words({i: row[0] for i, row in rows.items()}, {i: row[1:] for i, row in rows.items()})
 
 
 def _remarks(
     predictions: Mapping[str, str], num_images: int, num_scored: int, *, subset: bool
 ) -> list[str]:
-    """Return what a reader of the numbers has to know about the captions."""
+    """Return the notes without which the numbers would be misread."""
     notes = []
-    missing = num_images - len(predictions)
-    if missing and subset:
-        notes.append(
-            f"{missing:,} of {num_images:,} images have no caption and are left out: the scores "
-            "are of the others"
-        )
-    elif missing:
-        notes.append(f"{missing:,} of {num_images:,} images have no caption and count as empty")
-    cleaned = [clean_caption(strip_special(text)) for text in predictions.values()]
-    if empty := sum(not text for text in cleaned):
+    if missing := num_images - len(predictions):
+        fate = "are left out: the scores are of the others" if subset else "count as empty"
+        notes.append(f"{missing:,} of {num_images:,} images have no caption and {fate}")
+    stripped = [strip_special(text) for text in predictions.values()]
+    cleaned = [clean_caption(text) for text in stripped]
+    if empty := cleaned.count(""):
         notes.append(f"{empty:,} captions are empty")
-    if special := sum(strip_special(text) != text for text in predictions.values()):
+    pairs = zip(stripped, predictions.values(), strict=True)
+    if special := sum(text != given for text, given in pairs):
         notes.append(f"{special:,} captions had special tokens, which were removed")
     starts = Counter(" ".join(text.lower().split()[:3]) for text in cleaned if text)
     if start := next((s for s, n in starts.most_common(1) if n >= max(20, 0.8 * len(cleaned))), ""):
