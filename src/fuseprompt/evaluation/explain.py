@@ -115,20 +115,11 @@ def explain(
     caption: CaptionSettings | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Return one step with all its candidates scored.
+    """Return one step with its candidates scored: the best of each proposal, and the likeliest.
 
-    The cost is about `num_likeliest` texts plus `search_width` for each proposal.
-
-    Args:
-        image: The photo.
-        proposals: The proposals to compare.
-        models: Loaded models.
-        text: The text; `None` takes the best active hypothesis that a search has before `step`.
-        step: Step of the search, from 1.
-        search_width: Candidates of each proposal.
-        num_likeliest: Tokens that are scored because the language model finds them likely.
-        caption: Settings of the search: prefix, weights, and the proposal up to the step.
-        on_progress: Called with a few words on each part of the work.
+    The step appends a token to `text`, or to the best active hypothesis that a search with the
+    settings `caption` has before `step`, from 1. `on_progress` is called with a few words on each
+    part of the work.
 
     Raises:
         SearchError: If the text does not survive the tokenizer, ends in white space or is empty, or
@@ -144,14 +135,14 @@ def explain(
         active = _search(bound, caption, step)
     else:
         active = _given(bound, text)
-    primary, term = objective.primary, bound.terms[0]
+    term = bound.terms[0]
     ids = active.token_ids.ids[:, : int(active.token_ids.lengths[0])]
-    log_probs = primary.next_log_probs(ids).cpu()
+    log_probs = objective.primary.next_log_probs(ids).cpu()
     alone = Proposer.start(bound, LanguageModelOnly(), num_word_internal=num_likeliest)
     likeliest = alone.propose(active, log_probs, width=num_likeliest)
     lists = []
     for proposal in proposals:
-        log(f"asking {proposal.name}")
+        log(f"proposing by {proposal.name}")
         lists.append(Proposer.start(bound, proposal).propose(active, log_probs, width=RANKS))
     # The likeliest first, then what the proposals name; each token once.
     nll_of: dict[int, float] = {}
@@ -175,17 +166,16 @@ def explain(
         predicted = scorer.word_initial(positions, torch.tensor(scored)[initial])[0].cpu()
         rank = {token: i + 1 for i, token in enumerate(ordered.tokens.tolist())}
         proposed = ordered.tokens[:search_width].tolist()
-        views.append(
-            View(
-                name=proposal.name,
-                proposals=tuple(place[token] for token in proposed),
-                totals=tuple(ordered.predicted[:search_width].tolist()),
-                images=dict(zip(initial.tolist(), predicted.tolist(), strict=True)),
-                ranks=tuple(rank.get(scored[i]) for i in best),
-                rho=rank_correlation(predicted[likely], exact),
-                cost=scorer.cost - before,
-            )
+        view = View(
+            name=proposal.name,
+            proposals=tuple(place[token] for token in proposed),
+            totals=tuple(ordered.predicted[:search_width].tolist()),
+            images=dict(zip(initial.tolist(), predicted.tolist(), strict=True)),
+            ranks=tuple(rank.get(scored[i]) for i in best),
+            rho=rank_correlation(predicted[likely], exact),
+            cost=scorer.cost - before,
         )
+        views.append(view)
     return Explanation(
         text=active.texts[0],
         image=bound.evaluate(active.texts, [0])[0].terms[term.name],
@@ -205,9 +195,7 @@ def _search(bound: BoundObjective, caption: CaptionSettings, step: int) -> Hypot
     for _ in range(step - 1):
         state = method.step(state)
     if not len(state.active):
-        raise SearchError(
-            f"The search of this photo ends before step {step}. Ask for an earlier step."
-        )
+        raise SearchError(f"The search ends before step {step}. Ask for an earlier step.")
     return state.active[[int(state.active.losses.argmin())]]
 
 

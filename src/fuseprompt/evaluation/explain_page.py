@@ -87,16 +87,14 @@ def show_token(text: str) -> str:
 
 
 def _best_table(found: Explanation) -> str:
-    titles = [_ABOUT.get(view.name, (view.name, ""))[0] for view in found.views]
+    titles = [_ABOUT.get(view.name, (view.name,))[0] for view in found.views]
     heads = "".join(f"<th>{escape(title)}</th>" for title in titles)
     counts = "".join(f"<td>{view.found} of {len(found.best)}</td>" for view in found.views)
     rows = ""
     for place, index in enumerate(found.best):
         token = found.tokens[index]
-        rows += (
-            f"<tr><th scope=row>{escape(show_token(token.text))}</th><td>{token.total:.2f}</td>"
-            f"<td>{token.image:.3f}</td><td>{token.nll:.1f}</td>"
-        )
+        rows += f"<tr><th scope=row>{escape(show_token(token.text))}</th><td>{token.total:.2f}</td>"
+        rows += f"<td>{token.image:.3f}</td><td>{token.nll:.1f}</td>"
         for view in found.views:
             rank = view.ranks[place]
             kind = "miss" if rank is None or rank > len(view.proposals) else "hit"
@@ -117,9 +115,9 @@ def _card(found: Explanation, view: View) -> str:
         f"<li>{escape(show_token(found.tokens[i].text))}</li>" for i in found.best if i in missed
     )
     list_ = f'<ul class="chips">{chips}</ul>' if missed else "<p>Nothing of the best is missed.</p>"
-    plot, rho = _scatter(found, view), f"{view.rho:.2f}"
-    if len(set(view.images.values())) < 2:
-        plot, rho = '<p class="empty">It predicts nothing about the photo.</p>', "none"
+    plot, rho = '<p class="empty">It predicts nothing about the photo.</p>', "none"
+    if len(set(view.images.values())) > 1:
+        plot, rho = _scatter(found, view), f"{view.rho:.2f}"
     return f"""<article>
 <h3>{escape(title)}</h3>
 <p class="about">{escape(about)}</p>
@@ -138,12 +136,10 @@ def _proposals(found: Explanation, view: View) -> str:
     best = set(found.best)
     rows = []
     for index, predicted in zip(view.proposals, view.totals, strict=True):
-        token = found.tokens[index]
-        kind = ' class="top"' if index in best else ""
+        token, kind = found.tokens[index], ' class="top"' if index in best else ""
         rows.append(
-            f"<tr{kind}><th scope=row>{escape(show_token(token.text))}</th>"
-            f"<td>{predicted:.2f}</td><td>{token.total:.2f}</td>"
-            f"<td>{token.total - predicted:+.2f}</td></tr>"
+            f"<tr{kind}><th scope=row>{escape(show_token(token.text))}</th><td>{predicted:.2f}</td>"
+            f"<td>{token.total:.2f}</td><td>{token.total - predicted:+.2f}</td></tr>"
         )
     head = "<thead><tr><th>token</th><th>predicted</th><th>exact</th><th>off by</th></tr></thead>"
     table = f"<table>{head}<tbody>{''.join(rows[:_SHOWN])}</tbody></table>"

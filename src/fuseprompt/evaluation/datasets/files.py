@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from fuseprompt.errors import DatasetError
-
-_T = TypeVar("_T")
 
 #: Beginnings of files that are not what their name says, and what they are.
 _NOT_DATA = {
@@ -36,29 +34,26 @@ class Record:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text; a missing one is the default, or an error without it."""
-        return self._read(name, "a text", lambda v: v if isinstance(v, str) else None, default)
+        return str(self._read(name, "a text", _if_type(str), default))
 
     def number(self, name: str, default: int | None = None) -> int:
         """Return a whole number, written as one, as 7.0 or as "7"."""
-        return self._read(name, "a whole number", _whole_number, default)
+        return int(self._read(name, "a whole number", _whole_number, default))
 
     def id(self, name: str, default: str | None = None) -> str:
         """Return an id as text: a text, or a whole number."""
-
-        def convert(value: Any) -> str | None:
-            number = value if isinstance(value, str) else _whole_number(value)
-            return None if number is None else str(number)
-
-        return self._read(name, "a whole number or a text", convert, default)
+        # Not as a number if it is a text: "007" stays as it is.
+        convert = _if_type(str) if isinstance(self.fields.get(name), str) else _whole_number
+        return str(self._read(name, "a whole number or a text", convert, default))
 
     def records(self, name: str) -> list["Record"]:
         """Return the objects of a list, with their places."""
-        values = self._read(name, "a list of objects", lambda v: v if isinstance(v, list) else None)
+        values = self._read(name, "a list of objects", _if_type(list))
         return as_records(values, f"{self.place}: {name}")
 
     def _read(
-        self, name: str, expected: str, convert: Callable[[Any], _T | None], default: Any = None
-    ) -> _T:
+        self, name: str, expected: str, convert: Callable[[Any], Any], default: Any = None
+    ) -> Any:
         if not self.has(name):
             if default is not None:
                 return default
@@ -77,22 +72,14 @@ def as_records(values: Sequence[Any], place: str) -> list[Record]:
 
 
 def as_record(value: Any, place: str) -> Record:
-    """Return a value as an object with its place.
-
-    Raises:
-        DatasetError: If it is no object.
-    """
+    """Return a value as an object with its place, or raise a `DatasetError` if it is none."""
     if not isinstance(value, dict):
         raise DatasetError(f"{place}: is {_short(value)}, expected an object {{...}}.")
     return Record(value, place)
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        DatasetError: If it cannot be read, or is no JSON.
-    """
+    """Return the content of a JSON file, or raise a `DatasetError` that names the fault."""
     try:
         return json.loads(_read_text(file))
     except json.JSONDecodeError as error:
@@ -109,11 +96,7 @@ def read_json(file: Path) -> Any:
 
 
 def json_lines(file: Path) -> Iterator[Record]:
-    """Yield the object on each line of a file.
-
-    Raises:
-        DatasetError: If it cannot be read, or a line is no JSON object.
-    """
+    """Yield the object on each line of a file, or raise a `DatasetError` that names the line."""
     for place, line in numbered_lines(file):
         try:
             value = json.loads(line)
@@ -147,11 +130,7 @@ def _read_text(file: Path) -> str:
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        DatasetError: If it cannot be read.
-    """
+    """Return the content of a file, or raise a `DatasetError`."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -162,6 +141,10 @@ def split_lines(text: str) -> list[str]:
     """Return lines without their LF or CR LF; other separators of Unicode are part of a line."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def _if_type(kind: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kind) else None
 
 
 def _whole_number(value: Any) -> int | None:
@@ -179,12 +162,7 @@ def _short(value: Any) -> str:
 
 @final
 class ImageFolders:
-    """The folders in which images of a dataset may lie.
-
-    Args:
-        root: The dataset's folder, or its annotation file.
-        folders: Folders below it, first come first served; "." is the folder itself.
-    """
+    """The folders of images below a dataset's root, best first; the root may be a file."""
 
     def __init__(self, root: Path, folders: Sequence[str]) -> None:
         if not root.is_dir():
@@ -197,10 +175,8 @@ class ImageFolders:
     def find(self, names: Sequence[str], *, place: str) -> Path:
         """Return the file of an image inside the folder, or where it is expected if it is nowhere.
 
-        Args:
-            names: What it may be called, as annotations do: bare names, or paths. Of a path that is
-                absolute or climbs ("..") only the last part counts: it is of another machine.
-            place: Where the names stand, for the message.
+        Names are bare or paths, as in annotations; of a path that is absolute or climbs ("..") only
+        the last part counts: it is of another machine.
         """
         split = [_split(name, place) for name in names]
         for folder, last in split:

@@ -108,25 +108,21 @@ def read_flickrstyle(root: Path) -> list[Row]:
 
 def _coco_rows(top: Record, images: list[Record]) -> Iterator[Row]:
     """Yield the rows of `{"images": [...], "annotations": [...]}`; NoCaps has images alone."""
-    captions: dict[int, list[tuple[int, str]]] = {}
-    places: dict[int, str] = {}
+    notes_of: dict[int, list[tuple[int, str, str]]] = {}
     notes = top.records("annotations") if "annotations" in top.fields else []
     for order, note in enumerate(notes):
-        image_id = note.number("image_id")
         # Annotations are listed in no order; their ids are the order that others sort by.
-        ranked = (note.number("id", order), note.text("caption"))
-        captions.setdefault(image_id, []).append(ranked)
-        places.setdefault(image_id, note.place)
+        ranked = (note.number("id", order), note.text("caption"), note.place)
+        notes_of.setdefault(note.number("image_id"), []).append(ranked)
     for image in images:
         image_id = image.number("id")
-        ordered = sorted(captions.pop(image_id, []), key=lambda pair: pair[0])
-        texts = tuple(text for _, text in ordered)
+        ordered = sorted(notes_of.pop(image_id, []), key=lambda note: note[0])
+        texts = tuple(text for _, text, _ in ordered)
         name, domain = image.text("file_name", ""), image.text("domain", "")
         yield Row(image.place, name, str(image_id), texts, domain=domain)
-    if captions:
-        image_id = next(iter(captions))
+    for image_id, ((_, _, place), *_) in notes_of.items():
         raise DatasetError(
-            f"{places[image_id]}: image_id {image_id} is not among the images. "
+            f"{place}: image_id {image_id} is not among the images. "
             "Both lists must be of one split."
         )
 
@@ -155,7 +151,7 @@ def _listed_row(record: Record) -> Row:
         found = ", ".join(sorted(record.fields)[:12]) or "none"
         raise DatasetError(f"{record.place}: expected the field image or image_id; found {found}.")
     given = record.fields.get("captions", record.fields.get("caption")) or ()
-    captions = (given,) if not isinstance(given, list | tuple) else given
+    captions = given if isinstance(given, list | tuple) else (given,)
     for index, caption in enumerate(captions):
         if not isinstance(caption, str):
             raise DatasetError(

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -56,25 +56,16 @@ def read_dataset(
 
 
 def find_source(name: str) -> Source:
-    """Return what is known of a dataset.
-
-    Raises:
-        DatasetError: If there is no such dataset.
-    """
+    """Return the facts of a dataset, or raise a `DatasetError` with the nearest name."""
     return SOURCES[_known(name, NAMES, "dataset")]
 
 
 @final
 @dataclass(frozen=True)
 class Check:
-    """The content of a dataset's folder.
+    """The content of a dataset's folder: counts, images missing or empty, and notes on it.
 
-    Attributes:
-        captions_to_write: Items: an image counts once for each sentiment.
-        references: Captions by people.
-        missing: Images that are not there, or empty files; none is opened.
-        first_missing: The first few of them.
-        notes: Differences from the published dataset, and what was left out.
+    An image counts once for each sentiment in `captions_to_write`; no image is opened.
     """
 
     dataset: str
@@ -204,35 +195,27 @@ def _read_folder(
     return [*items, *others], notes
 
 
-@final
-@dataclass
-class _Image:
-    row: Row
-    names: list[str]
-    captions: list[str] = field(default_factory=list)
-
-
 def _gather(
     rows: Iterable[Row], folders: ImageFolders, ids: str, split: str
 ) -> tuple[list[Item], tuple[str, ...]]:
     """Return an item for each image and sentiment, with its captions in the order of the rows."""
-    joined: dict[tuple[str, str], _Image] = {}
+    joined: dict[tuple[str, str], tuple[Row, list[str], list[str]]] = {}
     empty: list[str] = []
     for row in rows:
         id_, names = _identify(row, ids, split)
-        image = joined.setdefault((id_, row.sentiment), _Image(row, names))
-        if last_part(image.names[0]) != last_part(names[0]):
+        first, known, captions = joined.setdefault((id_, row.sentiment), (row, names, []))
+        if last_part(known[0]) != last_part(names[0]):
             raise DatasetError(
-                f"{row.place}: id {id_} stands for {names[0]!r} here and for {image.names[0]!r} "
-                f"before ({image.row.place}). Ids must differ: mend the file."
+                f"{row.place}: id {id_} stands for {names[0]!r} here and for {known[0]!r} "
+                f"before ({first.place}). Ids must differ: mend the file."
             )
         cleaned = [clean_caption(caption) for caption in row.captions]
-        image.captions += filter(None, cleaned)
+        captions += filter(None, cleaned)
         empty += [row.place] * cleaned.count("")
     items = []
-    for (id_, sentiment), image in joined.items():
-        file = folders.find(image.names, place=image.row.place)
-        items.append(Item(id_, file, tuple(image.captions), sentiment, image.row.domain))
+    for (id_, sentiment), (row, names, captions) in joined.items():
+        file = folders.find(names, place=row.place)
+        items.append(Item(id_, file, tuple(captions), sentiment, row.domain))
     notes = []
     if empty:
         notes.append(f"{len(empty):,} empty captions left out, the first at {empty[0]}")
@@ -319,9 +302,8 @@ def _with_sentiment(
         return [item for item in items if item.sentiment in own], ()
     wanted = ("negative", "positive") if sentiment == "both" else (sentiment,)
     note = f"the captions of {name} have no sentiment: those asked for are compared with plain ones"
-    return [replace(item, sentiment=each) for item in items for each in wanted], (
-        (note,) if any(item.references for item in items) else ()
-    )
+    notes = (note,) if any(item.references for item in items) else ()
+    return [replace(item, sentiment=each) for item in items for each in wanted], notes
 
 
 def _named(names: Iterable[str], split: str) -> tuple[str, ...]:

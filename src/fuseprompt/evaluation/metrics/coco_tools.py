@@ -45,22 +45,15 @@ _SPECIAL: Final = re.compile(
 @final
 @dataclass(frozen=True)
 class Words:
-    """Tokenized captions and references of the same images, in the same order.
-
-    Attributes:
-        captions: One line of words per image; empty where there is no caption.
-        references: At least one line of words per image.
-    """
+    """Tokenized captions, "" where there is none, and references of the same images in order."""
 
     captions: Mapping[str, str]
     references: Mapping[str, tuple[str, ...]]
 
     def only(self, ids: frozenset[str]) -> "Words":
         """Return the words of some images."""
-        return Words(
-            {i: line for i, line in self.captions.items() if i in ids},
-            {i: lines for i, lines in self.references.items() if i in ids},
-        )
+        kept = [i for i in self.captions if i in ids]
+        return Words({i: self.captions[i] for i in kept}, {i: self.references[i] for i in kept})
 
 
 def strip_special(text: str) -> str:
@@ -127,11 +120,7 @@ def cider_d(words: Words) -> dict[str, float]:
 
 
 def meteor(words: Words) -> float:
-    """Return METEOR 1.5 of the whole set, from 0 to 1; it is no mean over images.
-
-    Raises:
-        MetricError: If the program is missing, fails or prints no score.
-    """
+    """Return METEOR 1.5 of the whole set, from 0 to 1; it is no mean over images."""
     most = max(len(lines) for lines in words.references.values())
     # Every image must have as many references; repeating one changes no score.
     padded = [(*lines, *[lines[-1]] * (most - len(lines))) for lines in words.references.values()]
@@ -155,11 +144,7 @@ def meteor(words: Words) -> float:
 
 
 def spice(words: Words, corenlp: Path) -> float:
-    """Return the mean SPICE over images, from 0 to 1; `corenlp` is what `find_corenlp` returned.
-
-    Raises:
-        MetricError: If the program is missing or fails, or scores other images than those given.
-    """
+    """Return the mean SPICE over images, from 0 to 1; `corenlp` is what `find_corenlp` returned."""
     asked = [
         {"image_id": number, "test": words.captions[i], "refs": list(words.references[i])}
         for number, i in enumerate(words.captions)
@@ -184,11 +169,7 @@ def spice(words: Words, corenlp: Path) -> float:
 
 
 def library_folder() -> Path:
-    """Return the folder of pycocoevalcap.
-
-    Raises:
-        MetricError: If it is not installed.
-    """
+    """Return the folder of pycocoevalcap, or raise a `MetricError` that names the package."""
     found = importlib.util.find_spec("pycocoevalcap")
     if found is None or not found.submodule_search_locations:
         raise MetricError(
@@ -199,11 +180,7 @@ def library_folder() -> Path:
 
 
 def find_java() -> Path:
-    """Return the Java of JAVA_HOME, else the first on PATH.
-
-    Raises:
-        MetricError: If there is none.
-    """
+    """Return the Java of JAVA_HOME, else the first on PATH, or raise a `MetricError`."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     path = path or shutil.which("java")
@@ -216,11 +193,7 @@ def find_java() -> Path:
 
 
 def find_corenlp(folder: Path | None) -> Path:
-    """Return the folder of CoreNLP 3.6.0: the one given, or that of the archive unpacked in it.
-
-    Raises:
-        MetricError: If the jars are not there; SPICE cannot run then.
-    """
+    """Return the folder of CoreNLP 3.6.0: `folder`, or the archive's in it, or raise an error."""
     if folder is None:
         raise MetricError(
             "SPICE needs Stanford CoreNLP 3.6.0, which no package brings. Download "
@@ -245,18 +218,13 @@ def run_java(
     timeout: float,
     output: str | None = None,
 ) -> str:
-    """Return what a Java program writes, run to its end in a folder of its own.
+    """Return the file `output` of a Java program, or its standard output.
 
-    Args:
-        arguments: Options for Java, the program and its options.
-        files: Text by name of each file that is there when it starts.
-        heap: Most memory for its objects, in MB.
-        timeout: Seconds after which it is killed.
-        output: File that it writes, in place of its standard output.
+    It runs in a folder of its own with `files` in it, text by name, and with `heap` MB for objects;
+    after `timeout` seconds it is killed.
 
     Raises:
-        MetricError: If it cannot be started, fails or takes too long; the message ends with its own
-            last words.
+        MetricError: If it cannot be started, fails or takes too long; the message has its reason.
     """
     command = [str(find_java()), f"-Xmx{heap}m", *_FLAGS, *map(str, arguments)]
     with tempfile.TemporaryDirectory(prefix="fuseprompt-") as folder:

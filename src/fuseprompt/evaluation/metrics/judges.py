@@ -56,19 +56,12 @@ def measure(
     sentiment: str = "",
     on_metric: Callable[[str], None] | None = None,
 ) -> dict[str, Score]:
-    """Return the further scores that `scoring` asks for.
+    """Return the further scores that `scoring` asks for, by name.
 
-    Args:
-        captions: Caption by image id.
-        references: Captions by people, for every image of the split.
-        images: File of every image of the split.
-        scoring: The settings.
-        sentiment: The sentiment that was asked for, or "".
-        on_metric: Called with the name of each score before it is computed.
-
-    Returns:
-        Scores by name: distinct_1, distinct_2, clip_score, ref_clip_score, fluency,
-        sentiment_accuracy of the first judge, and "sentiment_accuracy:NAME" of the others.
+    Names are distinct_1, distinct_2, clip_score, ref_clip_score, fluency, sentiment_accuracy of the
+    first judge, and "sentiment_accuracy:NAME" of the others; `on_metric` is called with each before
+    it is computed. References and images are those of the whole split, captions of some of it;
+    `sentiment` is what was asked for, or "".
     """
     log = on_metric or (lambda _name: None)
     written = [captions[i] for i in references if captions.get(i)]
@@ -79,12 +72,12 @@ def measure(
         return Score(value, by=model, independent=independent, details=details)
 
     def clip(name: str) -> list[Score]:
-        model: ImageTextModel = _load(name, ImageTextModel, "an image-text model")
+        model = _load(name, ImageTextModel, "an image-text model")
         both = clip_scores(captions, references, images, model)
         return [by(name, sum(found.values()) / len(found)) for found in both]
 
     def fluency(name: str) -> list[Score]:
-        model: CausalLM = _load(name, CausalLM, "a language model")
+        model = _load(name, CausalLM, "a language model")
         people = [texts[0] for texts in islice(references.values(), _MOST_PEOPLE)]
         value = nats_per_token(written, model)
         return [by(name, value, of_people=nats_per_token(people, model))]
@@ -109,14 +102,13 @@ def measure(
         scores |= {f"distinct_{n}": Score(distinct(written, n)) for n in (1, 2)}
     if scoring.clip_score is not None:
         log("clip_score")
-        names = ("clip_score", "ref_clip_score")
-        scores |= attempt(names, partial(clip, scoring.clip_score))
+        scores |= attempt(["clip_score", "ref_clip_score"], partial(clip, scoring.clip_score))
     if scoring.fluency is not None:
         log("fluency")
         scores |= attempt(["fluency"], partial(fluency, scoring.fluency))
     for judge in scoring.judges:
-        first = "sentiment_accuracy"
-        name = f"{first}:{judge}" if first in scores else first
+        name = "sentiment_accuracy"
+        name += f":{judge}" if name in scores else ""
         log(name)
         scores |= attempt([name], partial(accuracy, judge))
     return scores
@@ -195,18 +187,22 @@ def clip_scores(
 def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
     """Return a function that names the sentiment of texts: positive, negative or neutral.
 
-    Judges with two and with three classes are not comparable: one without "neutral" calls most
-    plain captions positive.
-
-    Args:
-        name: "vader" or "afinn", lexicons of the packages of that name, or the id of a classifier.
-            VADER's authors rated texts that `offline:sentiment` was trained on.
+    It is of the lexicon "vader" or "afinn", or of a classifier with the id `name`. VADER's authors
+    rated texts that `offline:sentiment` was trained on. Judges with two and with three classes are
+    not comparable: one without "neutral" calls most plain captions positive.
 
     Raises:
         MetricError: If a package is missing, or a classifier's labels are no sentiments.
     """
     if name not in ("vader", "afinn"):
-        return _classifier(_load(name, Classifier, "vader, afinn or a classifier"))
+        model = _load(name, Classifier, "vader, afinn or a classifier")
+        labels = [_SENTIMENTS.get(label.lower(), "") for label in model.labels]
+        if not {"positive", "negative"} <= set(labels) or "" in labels:
+            raise MetricError(
+                f"{name}: its labels are {', '.join(model.labels)}; expected positive and "
+                "negative, and neutral or not. Name them in id2label of its config.json."
+            )
+        return lambda texts: [labels[n] for n in outputs_of(model, texts).argmax(dim=-1).tolist()]
     rate: Callable[[str], float]
     try:
         if name == "vader":
@@ -219,7 +215,7 @@ def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
 
             rate, least = Afinn().score, 0.0
     except ImportError:
-        package = {"vader": "vaderSentiment"}.get(name, name)
+        package = "vaderSentiment" if name == "vader" else name
         raise MetricError(f"The judge {name} needs a package: pip install {package}.") from None
 
     def name_of(score: float) -> str:
@@ -230,10 +226,7 @@ def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
 
 
 def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
-    """Return a model's output for each text, on the CPU.
-
-    A text that is too long is cut before its last special tokens: CLIP reads the last of them.
-    """
+    """Return the output for each text; a long one is cut before its last special tokens."""
     tokenizer = model.tokenizer
     room = model.max_length - tokenizer.num_special
     rows = [tokenizer.frame(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
@@ -243,16 +236,6 @@ def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
             for start in range(0, len(rows), _TEXTS)
         ]
     return torch.cat(blocks)
-
-
-def _classifier(model: Classifier) -> Callable[[Sequence[str]], list[str]]:
-    labels = [_SENTIMENTS.get(label.lower(), "") for label in model.labels]
-    if not {"positive", "negative"} <= set(labels) or "" in labels:
-        raise MetricError(
-            f"{model.name}: its labels are {', '.join(model.labels)}; expected positive and "
-            "negative, and neutral or not. Name them in id2label of its config.json."
-        )
-    return lambda texts: [labels[n] for n in outputs_of(model, texts).argmax(dim=-1).tolist()]
 
 
 def _load(name: str, kind: Any, expected: str) -> Any:

@@ -47,7 +47,7 @@ class Prediction:
 
 
 def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list[Prediction]:
-    """Return the captions of files that are parts of one set.
+    """Return the captions of files that are parts of one set, without images that failed in a run.
 
     Args:
         files: Folders of runs, which hold a captions.jsonl; JSON lines (`.jsonl`); or JSON: a list
@@ -55,9 +55,6 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
         field: Name of the field that has the caption, where there are several. By default
             "prediction", else "caption", else "text"; in our files "caption" is without the prefix
             and "text" with it.
-
-    Returns:
-        The captions, in order, without images that a run could not caption.
 
     Raises:
         MetricError: If there is no caption, or one is no text.
@@ -76,12 +73,7 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
 def match(
     predictions: Iterable[Prediction], items: Sequence[Item], *, sentiment: str = ""
 ) -> dict[str, str]:
-    """Return each caption by the id of its image.
-
-    Args:
-        predictions: The captions.
-        items: The images of one split, and of one sentiment.
-        sentiment: That sentiment; captions that were written in another are left out.
+    """Return the captions that were written in a sentiment, by the id of their item.
 
     Raises:
         MetricError: If two captions are for one image, or one is for none.
@@ -96,10 +88,10 @@ def match(
         if id_ is None:
             unknown.append(f"{one.names[0]} ({one.place})")
         elif id_ in found:
+            remedy = ", or --sentiment." if one.sentiment and not sentiment else "."
             raise MetricError(
                 f"{one.place}: a second caption for image {id_}; the first is {found[id_].place}. "
-                "Give one caption per image"
-                + (", or --sentiment." if one.sentiment and not sentiment else ".")
+                f"Give one caption per image{remedy}"
             )
         else:
             found[id_] = one

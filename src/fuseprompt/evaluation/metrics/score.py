@@ -8,6 +8,7 @@ counts as one with an empty caption: nothing is ever left out of a mean. Read ne
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -35,13 +36,8 @@ def score_parts(
     """Return scores by sentiment, or by domain where asked for, after those of the whole, "".
 
     Captions of a sentiment are compared with references of that sentiment only. A domain's CIDEr-D
-    takes the rarity of words from that domain, so the whole is no mean of its domains.
-
-    Args:
-        predictions: The captions, of all shards.
-        dataset: The split that they were made for.
-        scoring: Settings; by default the metrics of the published tables, on all images.
-        on_metric: Called with the part and the name of each metric before it is computed.
+    takes the rarity of words from that domain, so the whole is no mean of its domains. `on_metric`
+    is called with the part and the name of each metric before it is computed.
 
     Raises:
         MetricError: If a caption is for no image of the split, two are for one, or there are no
@@ -61,10 +57,8 @@ def score_parts(
             domains = sorted({item.domain for item in items if item.id in captions} - {""})
             parts |= {name: [item for item in items if item.domain == name] for name in domains}
         for part, of_part in parts.items():
-            start = f"{part}: " if part else ""
-            scores[part] = _score_items(
-                captions, of_part, scoring, lambda name, start=start: log(start + name)
-            )
+            log_part = partial(_log_part, log, part)
+            scores[part] = _score_items(captions, of_part, scoring, log_part)
     return scores
 
 
@@ -123,6 +117,10 @@ def score(
         values=attempt(METRICS, compute),
         notes=tuple(_remarks(predictions, len(references), len(ids), subset=subset)),
     )
+
+
+def _log_part(log: Callable[[str], None], part: str, name: str) -> None:
+    log(f"{part}: {name}" if part else name)
 
 
 def _score_items(
