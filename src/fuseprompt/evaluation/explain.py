@@ -60,8 +60,7 @@ class View:
         totals: Total loss that it predicts for each proposal.
         images: Image loss that it predicts for each word-initial token, by index.
         ranks: Its rank, from 1, of each of the best tokens; `None` beyond `RANKS`.
-        rho: Rank correlation of predicted and exact image loss over the likeliest word-initial
-            tokens.
+        rho: Rank correlation of predicted and exact image loss over likeliest word-initial tokens.
         cost: Forward equivalents of the image-text model that the prediction took.
     """
 
@@ -86,10 +85,8 @@ class Explanation:
 
     Attributes:
         text: The text that a token is appended to.
-        image: Exact image loss of that text itself.
-        weight: Weight of the image term.
-        tokens: The tokens that were scored; `num_likeliest` of them, from the first, are the
-            language model's likeliest.
+        image: Exact image loss of that text itself; `weight` is that of the image term.
+        tokens: The scored tokens; the first `num_likeliest` are the language model's likeliest.
         best: The best of them by total loss, best first, as indices.
     """
 
@@ -130,11 +127,8 @@ def explain(
     objective = objective_of(caption, models)
     prefix = caption.prefix if text is None or text.startswith(caption.prefix) else text
     bound = objective.bind([Problem("0", {"image": image}, prefix)])
-    if text is None:
-        log(f"searching up to step {step}")
-        active = _search(bound, caption, step)
-    else:
-        active = _given(bound, text)
+    log(f"searching up to step {step}" if text is None else "reading the text")
+    active = _search(bound, caption, step) if text is None else _given(bound, text)
     term = bound.terms[0]
     ids = active.token_ids.ids[:, : int(active.token_ids.lengths[0])]
     log_probs = objective.primary.next_log_probs(ids).cpu()

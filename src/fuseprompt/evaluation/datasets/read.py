@@ -27,14 +27,11 @@ _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
 def read_dataset(
     name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
 ) -> Dataset:
-    """Return a split of a dataset, read from local files.
+    """Return a split of a dataset, by default its first, read from local files.
 
-    Args:
-        name: One of `NAMES`.
-        root: The dataset's folder, or its annotation file.
-        split: Name of the split; the dataset's default if None.
-        sentiment: Sentiment to write in, "both" for every sentiment that the dataset has (positive
-            and negative where it has none of its own). With None they are the dataset's own.
+    The root is the dataset's folder, or its annotation file. The sentiment is the one to write in,
+    or "both" for every one that the dataset has (positive and negative where it has none); by
+    default sentiments are the dataset's own.
 
     Raises:
         DatasetError: If there is no such dataset, split or sentiment, or a file is missing or

@@ -49,12 +49,10 @@ class Prediction:
 def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list[Prediction]:
     """Return the captions of files that are parts of one set, without images that failed in a run.
 
-    Args:
-        files: Folders of runs, which hold a captions.jsonl; JSON lines (`.jsonl`); or JSON: a list
-            of objects, as COCO's results, or a mapping from id or file name to caption.
-        field: Name of the field that has the caption, where there are several. By default
-            "prediction", else "caption", else "text"; in our files "caption" is without the prefix
-            and "text" with it.
+    Files are folders of runs, which hold a captions.jsonl; JSON lines (`.jsonl`); or JSON: a list
+    of objects, as COCO's results, or a mapping from id or file name to caption. The caption is in
+    `field`, by default in "prediction", "caption" or "text"; in files of runs "caption" is without
+    the prefix and "text" with it.
 
     Raises:
         MetricError: If there is no caption, or one is no text.

@@ -72,13 +72,10 @@ def score(
 ) -> Scores:
     """Return the metrics of the published tables; one that cannot run costs no other.
 
-    Args:
-        predictions: Caption by image id.
-        references: Captions by people, at least one for every image of the split.
-        subset: Score only the images that have a caption. CIDEr-D still takes the rarity of words
-            from the whole split, so that its expectation does not change.
-        spice_folder: Folder of Stanford CoreNLP 3.6.0, without which SPICE cannot run.
-        on_metric: Called with the name of each metric before it is computed.
+    Every image of the split has references; with `subset` only images that have a caption are
+    scored. CIDEr-D still takes the rarity of words from the whole split then, so that its
+    expectation does not change. SPICE needs `spice_folder`, that of Stanford CoreNLP 3.6.0.
+    `on_metric` is called with the name of each metric before it is computed.
 
     Raises:
         MetricError: If there is no caption, one is for no image, or an image has no reference.
