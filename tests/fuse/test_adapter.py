@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from fuseprompt.errors import AlignmentError, FingerprintError, ShapeError
-from fuseprompt.fuse.adapter import FuseAdapter, decode_with_spans
+from fuseprompt.fuse.adapter import FuseAdapter
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.fuse.gradient import count_without_map, map_embeddings, transfer_gradient
 from fuseprompt.fuse.table import fingerprint_models
@@ -106,7 +106,7 @@ def test_spans_of_carried_ids_equal_those_of_encoding(text, factory):
     text = tokenizer.decode(tokenizer.encode(text))
     ids, spans = tokenizer.encode_with_offsets(text)
     assume(tokenizer.decode(ids) == text)
-    assert decode_with_spans(tokenizer, ids) == (text, spans)
+    assert tokenizer.decode_with_spans(ids) == (text, spans)
 
 
 @given(text=HOSTILE_TEXTS)
@@ -115,7 +115,7 @@ def test_spans_of_ids_that_encoding_would_not_give(text):
     tokenizer = byte_bpe()
     ids = [i for c in text for b in c.encode() for i in tokenizer.encode(chr(b)) if b < 128]
     plain = tokenizer.decode(ids)
-    assert decode_with_spans(tokenizer, ids) == (plain, [(i, i + 1) for i in range(len(plain))])
+    assert tokenizer.decode_with_spans(ids) == (plain, [(i, i + 1) for i in range(len(plain))])
 
 
 def test_bytes_of_one_character_share_its_span_on_the_slow_path():
@@ -124,7 +124,7 @@ def test_bytes_of_one_character_share_its_span_on_the_slow_path():
     ids = [token for part in ("t", "h", "e", "😀", "x") for token in tokenizer.encode(part)]
     assert ids != tokenizer.encode("the😀x")
     spans = [(0, 1), (1, 2), (2, 3), *[(3, 4)] * len(face), (4, 5)]
-    assert decode_with_spans(tokenizer, ids) == ("the😀x", spans)
+    assert tokenizer.decode_with_spans(ids) == ("the😀x", spans)
 
 
 def test_errors_say_what_to_do():

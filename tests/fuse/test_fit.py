@@ -5,8 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from fuseprompt.errors import FuseError
-from fuseprompt.fuse import fit
-from fuseprompt.fuse.fit import FitSettings, choose_ridge, fit_adapter, load_or_fit, measure_map
+from fuseprompt.fuse.fit import FitSettings, choose_ridge, fit_adapter, measure_map
 from fuseprompt.fuse.lstsq import Case, LeastSquares
 from fuseprompt.fuse.table import SHARED
 from tests.fuse.tensors import random_tensor
@@ -196,46 +195,3 @@ def test_the_ridge_is_the_best_of_all(noise):
     assert torch.equal(jacobian, solver.solve_slice(ridge, 0))
     if noise != 0.5:  # the extremes are known beforehand, the middle is only compared
         assert (ridge == 1e-6) == (noise == 0)
-
-
-@pytest.fixture
-def few_words(monkeypatch):
-    """Keep the fit short."""
-    words = tuple(made_up_words(300))
-    monkeypatch.setattr(fit, "default_words", lambda: words)
-
-
-def test_second_call_fits_nothing_and_returns_the_same(tmp_path, few_words):
-    fitted = []
-    models = tiny_pair(torch.float32)
-    first, second = (
-        load_or_fit(
-            *models,
-            settings=SMALL,
-            folder=tmp_path,
-            on_case=lambda key, _report, _done, _of: fitted.append(key),
-        )
-        for _ in range(2)
-    )
-    assert fitted == list(first.jacobians)
-    assert all(torch.equal(first.jacobians[key], second.jacobians[key]) for key in fitted)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_other_settings_or_models_get_a_table_of_their_own(tmp_path, few_words):
-    primary, secondary = tiny_pair(torch.float32)
-    load_or_fit(primary, secondary, settings=SMALL, folder=tmp_path)
-    load_or_fit(primary, secondary, settings=FitSettings(min_words=17), folder=tmp_path)
-    secondary.vocabulary[0, 0] += 1
-    load_or_fit(primary, secondary, settings=SMALL, folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_half_written_table_is_fitted_anew(tmp_path, few_words):
-    models = tiny_pair(torch.float32)
-    first = load_or_fit(*models, settings=SMALL, folder=tmp_path)
-    (folder,) = tmp_path.iterdir()
-    (folder / "table.safetensors").write_bytes(b"half")
-    again = load_or_fit(*models, settings=SMALL, folder=tmp_path)
-    assert all(torch.equal(first.jacobians[k], again.jacobians[k]) for k in first.jacobians)
-    assert (folder / "table.safetensors").stat().st_size > 4

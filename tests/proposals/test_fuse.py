@@ -11,8 +11,9 @@ from fuseprompt.fuse.alignment import Alignment
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.fuse.gradient import map_embeddings
 from fuseprompt.fuse.table import SHARED
+from fuseprompt.proposals import fuse
 from fuseprompt.proposals.base import Positions, lengthened_words
-from fuseprompt.proposals.fuse import Fuse
+from fuseprompt.proposals.fuse import Fuse, load_or_fit
 from fuseprompt.proposals.gradient import GAIN, GRADIENT_COST
 from fuseprompt.text.retokenize import RetokenizationTable
 from tests.fuse.tensors import random_tensor
@@ -146,3 +147,46 @@ def test_equal_tokenizers_score_by_the_map_of_single_tokens():
     want = scorer.gradients.at_new_word(positions).predict_mean(embeds, gain=GAIN)
     words = torch.nonzero(retokenised.pieces.lengths).flatten()
     assert_close(scorer.word_initial(positions, words), want[:, words])
+
+
+@pytest.fixture
+def few_words(monkeypatch):
+    """Keep the fit short."""
+    words = tuple(made_up_words(300))
+    monkeypatch.setattr(fuse, "default_words", lambda: words)
+
+
+def test_second_call_fits_nothing_and_returns_the_same(tmp_path, few_words):
+    fitted = []
+    models = tiny_pair(torch.float32)
+    first, second = (
+        load_or_fit(
+            *models,
+            settings=FitSettings(min_words=16),
+            folder=tmp_path,
+            on_case=lambda key, _report, _done, _of: fitted.append(key),
+        )
+        for _ in range(2)
+    )
+    assert fitted == list(first.jacobians)
+    assert all(torch.equal(first.jacobians[key], second.jacobians[key]) for key in fitted)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_other_settings_or_models_get_a_table_of_their_own(tmp_path, few_words):
+    primary, secondary = tiny_pair(torch.float32)
+    load_or_fit(primary, secondary, settings=FitSettings(min_words=16), folder=tmp_path)
+    load_or_fit(primary, secondary, settings=FitSettings(min_words=17), folder=tmp_path)
+    secondary.vocabulary[0, 0] += 1
+    load_or_fit(primary, secondary, settings=FitSettings(min_words=16), folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_half_written_table_is_fitted_anew(tmp_path, few_words):
+    models = tiny_pair(torch.float32)
+    first = load_or_fit(*models, settings=FitSettings(min_words=16), folder=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / "table.safetensors").write_bytes(b"half")
+    again = load_or_fit(*models, settings=FitSettings(min_words=16), folder=tmp_path)
+    assert all(torch.equal(first.jacobians[k], again.jacobians[k]) for k in first.jacobians)
+    assert (folder / "table.safetensors").stat().st_size > 4

@@ -27,7 +27,7 @@ from fuseprompt.fuse.alignment import (
     split,
     word_spans,
 )
-from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter, load_or_fit
+from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter
 from fuseprompt.fuse.gradient import (
     RandomFallback,
     count_without_map,
@@ -42,6 +42,6 @@ __all__ = [
     "AdapterOutput", "Alignment", "Case", "CaseReport", "FitSettings", "FuseAdapter",
     "JacobianTable", "LeastSquares", "Part", "RandomFallback", "TokenEmbeddings", "WordTokenizer",
     "align", "count_without_map", "default_words", "fingerprint_fit", "fingerprint_models",
-    "fit_adapter", "load_or_fit", "map_embeddings", "merge", "pad_tubes", "split",
+    "fit_adapter", "map_embeddings", "merge", "pad_tubes", "split",
     "t_product", "t_transpose", "transfer_gradient", "word_spans",
 ]  # fmt: skip

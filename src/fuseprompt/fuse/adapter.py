@@ -8,16 +8,14 @@ embeddings. This is the last of the seven files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from operator import eq
 from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fuseprompt.errors import AlignmentError, ShapeError
-from fuseprompt.fuse.alignment import Alignment, Span, TokenEmbeddings, WordTokenizer, align
+from fuseprompt.errors import ShapeError
+from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, align
 from fuseprompt.fuse.gradient import RandomFallback, count_without_map, transfer_gradient
 from fuseprompt.fuse.table import JacobianTable, fingerprint_models
 
@@ -103,7 +101,7 @@ class FuseAdapter(nn.Module):
             )
         theirs, alignments = [], []
         for row in rows:
-            text, primary_spans = decode_with_spans(self.primary.tokenizer, row)
+            text, primary_spans = self.primary.tokenizer.decode_with_spans(row)
             ids, secondary_spans = self.secondary.tokenizer.encode_with_offsets(text)
             theirs.append((*self.before, *ids, *self.after))
             alignments.append(align(text, primary_spans, secondary_spans))
@@ -143,24 +141,3 @@ class _Retokenise(torch.autograd.Function):
             )
             result[row, : len(carried)] = carried
         return result.to(ctx.like), None, None, None
-
-
-def decode_with_spans(tokenizer: WordTokenizer, token_ids: list[int]) -> tuple[str, list[Span]]:
-    """Return the text of ids and the characters that each stands for, however encoding cuts it."""
-    text = tokenizer.decode(token_ids)
-    ids, spans = tokenizer.encode_with_offsets(text)
-    if ids == token_ids:
-        return text, spans
-    if "\ufffd" in text:
-        raise AlignmentError(
-            f"FuseAdapter got ids of the primary that are no complete text: {text!r}. "
-            "Leave out tokens that are pieces of a character."
-        )
-    # Decode every beginning, which is slow and always right: how much of the text is complete?
-    ends = [0]
-    for count in range(1, len(token_ids) + 1):
-        beginning = tokenizer.decode(token_ids[:count])
-        ends.append(max(ends[-1], sum(takewhile(bool, map(eq, beginning, text)))))
-    # Pieces of one character share its span: each goes on to where the next character is complete.
-    nexts = [next((end for end in ends[i:] if end > start), start) for i, start in enumerate(ends)]
-    return text, list(zip(ends, nexts, strict=True))[:-1]

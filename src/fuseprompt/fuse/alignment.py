@@ -229,8 +229,8 @@ class WordTokenizer(Protocol):
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the ids of each word as it stands in running text, after a blank."""
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
+    def decode_with_spans(self, ids: Sequence[int]) -> tuple[str, list[Span]]:
+        """Return the text of ids, and the characters that each stands for."""
 
 
 @runtime_checkable

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final, final
 
 import numpy as np
@@ -21,8 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.cache import cache_dir
-from fuseprompt.errors import FingerprintError, FuseError
+from fuseprompt.errors import FuseError
 from fuseprompt.fuse.alignment import TokenEmbeddings, default_words
 from fuseprompt.fuse.lstsq import NO_TOKEN, Case, LeastSquares, word_slices
 from fuseprompt.fuse.table import (
@@ -125,36 +123,6 @@ def fit_adapter(
     return JacobianTable(
         jacobians, reports, settings.max_tokens, left_out, fingerprint, asdict(settings)
     )
-
-
-def load_or_fit(
-    primary: TokenEmbeddings,
-    secondary: TokenEmbeddings,
-    *,
-    settings: FitSettings | None = None,
-    folder: Path | None = None,
-    on_case: _OnCase | None = None,
-) -> JacobianTable:
-    """Return the table of two models for the default words, fitted at the first call.
-
-    A kept table serves only the same tokenizers, embeddings, words and settings; one that is
-    damaged is fitted anew. Arguments are those of `fit_adapter`; tables are kept in the folder, by
-    default in the user's cache.
-
-    Returns:
-        The table.
-    """
-    settings = settings or FitSettings()
-    words = _weights(None)
-    fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)
-    root = cache_dir() / f"tables-v{FORMAT_VERSION}" if folder is None else folder
-    place = root / hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:32]
-    try:
-        return JacobianTable.load(place, fingerprint)
-    except FingerprintError:  # not there, or not whole
-        table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
-        table.save(place)
-        return table
 
 
 def fingerprint_fit(
@@ -294,9 +262,7 @@ def _fit_shared(case: Case) -> tuple[Float[Tensor, "dp ds 1"], CaseReport]:
     """Fit T = V_i^+ V_j over the whole vocabulary (Eq. 3), in double precision."""
     started = time.perf_counter()
     solver = LeastSquares()
-    for ids in torch.split(
-        case.primary_ids[:, 0], _CHUNK
-    ):  # a whole vocabulary of doubles is too large
+    for ids in torch.split(case.primary_ids[:, 0], _CHUNK):  # all in double precision is too large
         rows = torch.arange(len(ids), device=ids.device)[:, None]
         ours, theirs = case.primary[ids].double(), case.secondary[ids].double()
         solver.update(Case(rows, rows, ours.new_ones(len(ids)), ours, theirs))

@@ -5,18 +5,29 @@ once for each pair of token counts that candidates have; the predicted change of
 product with a candidate's embeddings. Read next: `fuseprompt.search.hypotheses`.
 """
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.fuse.alignment import Alignment
-from fuseprompt.fuse.fit import load_or_fit
+from fuseprompt.cache import cache_dir
+from fuseprompt.errors import FingerprintError
+from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, default_words
+from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter
 from fuseprompt.fuse.gradient import transfer_gradient
-from fuseprompt.fuse.table import JacobianTable, fingerprint_models
+from fuseprompt.fuse.table import (
+    FORMAT_VERSION,
+    CaseKey,
+    CaseReport,
+    JacobianTable,
+    fingerprint_models,
+)
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.proposals.base import Positions, lengthened_words
 from fuseprompt.proposals.gradient import (
@@ -172,3 +183,33 @@ def _predict(linear: Linear, dots: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]
     """Return the mean of the predictions from all points, as `Linear.predict_mean` does."""
     offset = (linear.grads * linear.points).sum(-1).mean(-1)
     return linear.losses.mean(-1)[:, None] + GAIN * (dots - offset[:, None])
+
+
+def load_or_fit(
+    primary: TokenEmbeddings,
+    secondary: TokenEmbeddings,
+    *,
+    settings: FitSettings | None = None,
+    folder: Path | None = None,
+    on_case: Callable[[CaseKey, CaseReport, int, int], None] | None = None,
+) -> JacobianTable:
+    """Return the table of two models for the default words, fitted at the first call.
+
+    A kept table serves only the same tokenizers, embeddings, words and settings; one that is
+    damaged is fitted anew. Arguments are those of `fit_adapter`; tables are kept in the folder, by
+    default in the user's cache.
+
+    Returns:
+        The table.
+    """
+    settings = settings or FitSettings()
+    words = dict.fromkeys(default_words(), 1.0)
+    fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)
+    root = cache_dir() / f"tables-v{FORMAT_VERSION}" if folder is None else folder
+    place = root / hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:32]
+    try:
+        return JacobianTable.load(place, fingerprint)
+    except FingerprintError:  # not there, or not whole
+        table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
+        table.save(place)
+        return table

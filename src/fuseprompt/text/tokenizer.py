@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -20,7 +21,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fuseprompt.errors import TokenizerError
+from fuseprompt.errors import AlignmentError, TokenizerError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -224,6 +225,31 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens included, nothing cleaned up."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
+
+    def decode_with_spans(self, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text of ids and the characters each stands for, however encoding cuts it.
+
+        Raises:
+            AlignmentError: If the ids are no complete text.
+        """
+        text = self.decode(ids)
+        encoded, spans = self.encode_with_offsets(text)
+        if encoded == list(ids):
+            return text, spans
+        if "\ufffd" in text:
+            raise AlignmentError(
+                f"Got ids that are no complete text: {text!r}. Leave out tokens that are pieces of "
+                "a character."
+            )
+        # Decode every beginning, which is slow and always right: how much of the text is complete?
+        ends = [0]
+        for count in range(1, len(ids) + 1):
+            beginning = self.decode(ids[:count])
+            ends.append(max(ends[-1], sum(takewhile(bool, map(eq, beginning, text)))))
+        # Pieces of one character share its span: each goes on to where the next one is complete.
+        pairs = list(enumerate(ends))[:-1]
+        nexts = (next((end for end in ends[i:] if end > start), start) for i, start in pairs)
+        return text, list(zip(ends, nexts, strict=False))
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each row of ids."""
