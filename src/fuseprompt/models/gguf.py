@@ -3,8 +3,7 @@
 llama.cpp's own package reads the file and turns its quantised weights into fp32, so a score is that
 of the quantised weights in exact arithmetic. Understood are Llama-type models (Llama, Mistral,
 SmolLM2) with a byte-level or SentencePiece vocabulary; anything else is refused. transformers reads
-GGUF, too, but takes half a minute and splits digits wrongly for SmolLM2. Read next:
-`fuseprompt.models.causal_lm`.
+GGUF, too, but takes half a minute and splits digits wrongly for SmolLM2.
 """
 
 import hashlib
@@ -19,6 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
 
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ModelError
@@ -31,8 +32,8 @@ _UNKNOWN: Final = 2
 _CONTROL: Final = 3
 
 #: How llama.cpp's names for pre-tokenisers cut a text before its pieces are merged.
-_GPT2_CUTS: Final = ("default", "gpt-2", "gpt2")
-_SMOLLM_CUTS: Final = ("smollm",)
+_SMOLLM_CUT: Final = "smollm"
+_CUTS: Final = ("default", "gpt-2", "gpt2", _SMOLLM_CUT)
 
 _LLAMA_NAMES: Final = {
     "attn_norm": "input_layernorm",
@@ -55,12 +56,6 @@ _OUTER_NAMES: Final = {
 def open_gguf(path: Path) -> Path:
     """Return the folder of a GGUF file, made at the first call and kept under the file's hash.
 
-    Args:
-        path: The file.
-
-    Returns:
-        A folder with config.json, model.safetensors and tokenizer.json.
-
     Raises:
         ModelError: If the file is damaged, or of a kind that is not understood.
         OSError: If the cache cannot be written.
@@ -76,28 +71,21 @@ def open_gguf(path: Path) -> Path:
         write_gguf_folder(path, made)
         made.rename(folder)
     except ModelError as error:
-        raise ModelError(
-            f"{path}: {error} Give a folder made by save_pretrained instead."
-        ) from None
+        fault = f"{path}: {error} Give a folder made by save_pretrained instead."
+        raise ModelError(fault) from None
     except OSError:
         if not (folder / "config.json").is_file():  # else another process was faster
             raise
-    except Exception as error:  # of any class: gguf and tokenizers have none of their own
-        raise ModelError(
-            f"{path}: the GGUF file is cut off or damaged ({error}). Copy it again."
-        ) from None
+    except Exception as error:  # Of any class: gguf and tokenizers have none of their own.
+        fault = f"{path}: the GGUF file is cut off or damaged ({error}). Copy it again."
+        raise ModelError(fault) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
 
 
 def write_gguf_folder(path: Path, folder: Path) -> None:
-    """Write what a GGUF file holds as transformers reads it: weights, configuration, tokenizer.
-
-    Args:
-        path: The file; no code of it runs.
-        folder: Existing folder for config.json, model.safetensors, tokenizer.json and
-            tokenizer_config.json.
+    """Write a GGUF file's weights, configuration and tokenizer as transformers reads them.
 
     Raises:
         ModelError: If it is no GGUF file of version 3, or of a kind that is not understood.
@@ -150,21 +138,12 @@ def write_gguf_folder(path: Path, folder: Path) -> None:
 
 def build_byte_tokenizer(
     tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[str], *, digits_apart: bool
-) -> Any:
-    """Build a byte-level BPE tokenizer, which adds no token around a text.
+) -> Tokenizer:
+    """Return a byte-level BPE tokenizer, which adds no token around a text.
 
-    Args:
-        tokens: Token strings in id order, in the byte alphabet.
-        kinds: GGUF's code of each token's kind.
-        merges: Pairs "left right" in order of priority.
-        digits_apart: Whether every digit is a token of its own, as in SmolLM2.
-
-    Returns:
-        A `tokenizers.Tokenizer`.
+    Tokens are in id order, in the byte alphabet; `kinds` are GGUF's codes for them, merges pairs
+    "left right" in order of priority. SmolLM2 makes of every digit a token of its own.
     """
-    from tokenizers import Tokenizer, decoders, pre_tokenizers
-    from tokenizers.models import BPE
-
     vocabulary = {token: i for i, token in enumerate(tokens)}
     pairs = [merge.partition(" ")[::2] for merge in merges]
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
@@ -173,26 +152,20 @@ def build_byte_tokenizer(
         cut = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cut])
     tokenizer.pre_tokenizer = cut
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special(tokenizer, tokens, kinds, {_CONTROL})
-    return tokenizer
+    return _with_special(tokenizer, tokens, kinds, {_CONTROL})
 
 
 def _build_tokenizer(settings: Mapping[str, Any], tokens: list[str], ids: dict[str, int]) -> Any:
-    from tokenizers import processors
-
     model = settings.get("tokenizer.ggml.model")
     kinds = _list(settings, "tokenizer.ggml.token_type")
     if model == "llama":
         tokenizer = _build_pieces(settings, tokens, kinds)
     elif model == "gpt2":
         cut = settings.get("tokenizer.ggml.pre", "default")
-        if cut not in (*_GPT2_CUTS, *_SMOLLM_CUTS):
-            raise ModelError(
-                f"The GGUF file cuts words as {cut!r}; understood are "
-                f"{[*_GPT2_CUTS, *_SMOLLM_CUTS]}."
-            )
+        if cut not in _CUTS:
+            raise ModelError(f"The GGUF file cuts words as {cut!r}; understood are {list(_CUTS)}.")
         merges = _list(settings, "tokenizer.ggml.merges")
-        tokenizer = build_byte_tokenizer(tokens, kinds, merges, digits_apart=cut in _SMOLLM_CUTS)
+        tokenizer = build_byte_tokenizer(tokens, kinds, merges, digits_apart=cut == _SMOLLM_CUT)
     else:
         raise ModelError(
             f"The GGUF file has a vocabulary of kind {model!r}; understood are 'gpt2' and 'llama'."
@@ -208,9 +181,6 @@ def _build_tokenizer(settings: Mapping[str, Any], tokens: list[str], ids: dict[s
 
 def _build_pieces(settings: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]) -> Any:
     """Build SentencePiece's BPE: two pieces are merged in the order of the score of their whole."""
-    from tokenizers import Tokenizer, decoders, normalizers
-    from tokenizers.models import BPE
-
     vocabulary = {token: i for i, token in enumerate(tokens)}
     scores = _list(settings, "tokenizer.ggml.scores")
     ranked = sorted(
@@ -220,33 +190,26 @@ def _build_pieces(settings: Mapping[str, Any], tokens: Sequence[str], kinds: Seq
         if token[:cut] in vocabulary and token[cut:] in vocabulary
     )
     unknown = next((t for t, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
+    pairs = [(left, right) for _, _, left, right in ranked]
     tokenizer = Tokenizer(
-        BPE(
-            vocab=vocabulary,
-            merges=[(left, right) for _, _, left, right in ranked],
-            unk_token=unknown,
-            fuse_unk=True,
-            byte_fallback=True,
-        )
+        BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     blank = settings.get("tokenizer.ggml.add_space_prefix", True)
-    steps: list[Any] = [normalizers.Prepend("\u2581")] if blank else []
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "\u2581")])
+    prepend = [normalizers.Prepend("\u2581")] if blank else []
+    tokenizer.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", "\u2581")])
     strip = [decoders.Strip(" ", 1, 0)] if blank else []
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
-    _add_special(tokenizer, tokens, kinds, {_CONTROL, _UNKNOWN})
-    return tokenizer
+    return _with_special(tokenizer, tokens, kinds, {_CONTROL, _UNKNOWN})
 
 
-def _add_special(
-    tokenizer: Any, tokens: Sequence[str], kinds: Sequence[int], special: set[int]
-) -> None:
-    from tokenizers import AddedToken
-
+def _with_special(
+    tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int], special: set[int]
+) -> Tokenizer:
     chosen = [token for token, kind in zip(tokens, kinds, strict=True) if kind in special]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in chosen])
+    return tokenizer
 
 
 def _read_config(settings: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any]:
@@ -304,17 +267,12 @@ def _read_weights(
                 "turned into fp32."
             ) from None
         if match and match[2] in heads:
-            weight = _split_rotary_halves(weight, heads[match[2]])
+            # GGUF interleaves the rows of a head's two rotary halves; transformers has one after
+            # the other.
+            paired = weight.reshape(heads[match[2]], -1, 2, weight.shape[1])
+            weight = np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(weight.shape)
         weights[name] = weight
     return weights
-
-
-def _split_rotary_halves(weight: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    # GGUF interleaves the rows of the two rotary halves of a head; transformers has them in
-    # sequence.
-    rows, columns = weight.shape
-    paired = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
-    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows, columns)
 
 
 def _number(settings: Mapping[str, Any], name: str) -> int | float:
