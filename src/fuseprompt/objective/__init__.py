@@ -1,16 +1,8 @@
-"""The objective: terms with weights, problems with targets.
-
-Read next: `fuseprompt.objective.objective`.
-"""
+"""The objective: terms with weights, problems with targets."""
 
 from fuseprompt.objective.bound_term import Term
 from fuseprompt.objective.fluency import Fluency
-from fuseprompt.objective.objective import (
-    BoundObjective,
-    Evaluation,
-    Objective,
-    Problem,
-)
+from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective, Problem
 from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
 
 __all__ = [

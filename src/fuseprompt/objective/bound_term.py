@@ -2,8 +2,8 @@
 
 `Term` is what a user writes, `BoundTerm` what a search asks: it scores candidates, each distinct
 text once and only from its last unchanged token on where the model knows how. A `Continuation` is
-scored with its text, since no output stands for the text alone. Fluency is no such term
-(`fuseprompt.objective.fluency`). Read next: `fuseprompt.objective.objective`.
+scored with its text, since no output is of the text alone. Fluency is no such term
+(`fuseprompt.objective.fluency`).
 """
 
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ class BoundTerm:
     @property
     def max_length(self) -> int:
         """Longest text in tokens of the secondary, special ones included, targets set aside."""
-        reserved = self.term.reserve(self.targets) if isinstance(self.term, Continuation) else 0
+        reserved = self.targets.shape[1] if isinstance(self.term, Continuation) else 0
         return self.model.max_length - reserved
 
     def compare(
@@ -155,15 +155,8 @@ class BoundTerm:
         Texts that are equal for this model are computed once, also across problems. A text that
         would leave this model no room for closing punctuation has an infinite loss.
 
-        Args:
-            texts: The texts to append to.
-            rows: Index into `texts` of each candidate, shape (c,).
-            tokens: Primary token appended, shape (c,).
-            problems: Problem of each candidate, shape (c,).
-
         Returns:
-            Losses, shape (c,), and the share of candidates whose ids came from the retokenisation
-            table.
+            Losses, and the share of candidates whose ids came from the retokenisation table.
         """
         ids, share = self.table.extend(texts, rows, tokens)
         joint = isinstance(self.term, Continuation)

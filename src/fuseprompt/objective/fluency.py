@@ -1,8 +1,4 @@
-"""How likely the language model finds a text, its end included.
-
-`Fluency` owns the primary model. Its loss is defined by text and prefix alone. Read next:
-`fuseprompt.objective.terms`.
-"""
+"""Fluency: the primary language model's likelihood of a text, its end included."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

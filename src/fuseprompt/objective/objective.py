@@ -3,7 +3,7 @@
 A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective` keeps what
 lasts for its models, whatever problems follow; `Objective.bind` encodes the targets of a list of
 problems once; `BoundObjective.evaluate` computes every term from the text alone, in fp32 and
-without caches: what it says is what is reported. Read next: `fuseprompt.proposals.base`.
+without caches: that is what is reported.
 """
 
 import hashlib
@@ -61,15 +61,7 @@ class Problem:
 
 
 def derive_seed(seed: int, *names: str) -> int:
-    """Return a seed of its own for what has these names, made of a search's or a run's seed.
-
-    Args:
-        seed: Seed of the whole.
-        *names: What tells one part from all others, whatever stands beside it.
-
-    Returns:
-        A number below 2**32.
-    """
+    """Return a seed below 2**32 for the part that has these names."""
     text = "\0".join([str(seed), *names])
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4])
 
@@ -110,9 +102,7 @@ class Objective:
             )
         names = [t.name for t in terms]
         if len(set(names)) < len(names):
-            raise ProblemError(
-                f"Terms need distinct names, got {names}. Pass name=... to one of them."
-            )
+            raise ProblemError(f"Terms need distinct names, got {names}. Pass name=... to one.")
         for term in terms:
             if not 0.0 <= term.weight < float("inf"):
                 raise ProblemError(
@@ -157,26 +147,16 @@ class Objective:
         return self._classes[ascii_only]
 
     def state(self, setting: PairSetting[S], term: Term) -> S:
-        """Return what `setting.init` gives for the primary and a term's model, made once for them.
-
-        Args:
-            setting: A proposal, hashable; equal ones share what was made.
-            term: One of the terms.
-        """
+        """Return what `setting.init` gives for a term's model; equal settings share it."""
         key = (setting, id(term.model))  # The terms keep their models alive.
         if key not in self._states:
             self._states[key] = setting.init(self.primary, term.model, self.table(term))
         return cast(S, self._states[key])
 
     def bind(self, problems: Sequence[Problem], *, seed: int = 0) -> "BoundObjective":
-        """Encode the targets of all problems.
+        """Return the objective with the targets of all problems, encoded.
 
-        Args:
-            problems: The problems.
-            seed: What the seeds of problems without one are made of, with their ids.
-
-        Returns:
-            The objective with its targets.
+        The seeds of problems without one are made of `seed` and their ids.
 
         Raises:
             ProblemError: If a problem lacks a target, or has one that no term asks for.
@@ -228,15 +208,9 @@ class BoundObjective:
         *,
         fluency: Sequence[float] | None = None,
     ) -> list[Evaluation]:
-        """Return the exact losses of whole texts, from the text alone.
+        """Return the exact losses of whole texts, each beginning with the prefix of its problem.
 
-        Args:
-            texts: Texts, each beginning with the prefix of its problem.
-            problems: Index of the problem of each text.
-            fluency: Loss of the fluency term for each text, where a search knows it already.
-
-        Returns:
-            Total and terms of each text.
+        Where a search knows the loss of the fluency term already, it is taken from there.
         """
         writer = self.objective.fluency
         if fluency is None:

@@ -1,8 +1,7 @@
 """The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
 A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `encode_target` and `compare`
-(`fuseprompt.objective.bound_term.Term`); a user adds one in one file. Read next:
-`fuseprompt.objective.bound_term`.
+(`fuseprompt.objective.bound_term.Term`); a user adds one in one file.
 """
 
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ class ImageText:
     target: str = "image"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the mean of the normalised features of the pictures, shape (o,).
+        """Return the mean of the normalised features of the pictures.
 
         Raises:
             ProblemError: If it is an empty list.
@@ -135,9 +134,8 @@ class Label:
             raise ProblemError(
                 f"{self.model.name}: no label {target!r}; its labels are {list(self.model.labels)}."
             )
-        return torch.nn.functional.one_hot(
-            torch.tensor(names.index(str(target).lower())), len(names)
-        ).float()
+        index = torch.tensor(names.index(str(target).lower()))
+        return torch.nn.functional.one_hot(index, len(names)).float()
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -186,10 +184,6 @@ class Continuation:
                 f"takes {self.model.max_length} with the text. Shorten it."
             )
         return torch.tensor(ids, dtype=torch.float32)
-
-    def reserve(self, targets: Float[Tensor, "p t"]) -> int:
-        """Return the tokens of the longest continuation."""
-        return int(targets.shape[1])
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]

@@ -1,4 +1,1 @@
-"""Text and tokens: tokenizers, tables between two of them, words.
-
-Read next: `fuseprompt.text.tokenizer`.
-"""
+"""Text and tokens: tokenizers, tables between two of them, words."""

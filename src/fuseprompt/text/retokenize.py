@@ -5,8 +5,7 @@ thousands of strings. The rule is exact: after a text that does not end in
 white space, a token that is one ASCII blank followed by a non-blank begins a new word, so its ids
 are appended; a token without a blank changes the last white-space word, which is encoded again in
 context and remembered. Every other case encodes the whole text, and so does every token of a kind
-that fails the check of this pair of tokenizers, whose verdict is kept on disk. Read next:
-`fuseprompt.text.token_classes`.
+that fails the check of this pair of tokenizers, whose verdict is kept on disk.
 """
 
 import random
@@ -86,12 +85,6 @@ def distinct_rows(rows: Int[Tensor, "b s"]) -> tuple[Int[Tensor, "d s"], Int[Ten
 
     Rows are told apart by one number each, which is several times faster than comparing them all;
     that equal numbers mean equal rows is checked afterwards.
-
-    Args:
-        rows: Rows of integers, shape (b, s).
-
-    Returns:
-        The distinct rows, shape (d, s), and the index of each row among them, shape (b,).
     """
     if not rows.numel():  # torch.unique refuses rows without columns.
         some = min(len(rows), 1)
@@ -169,15 +162,9 @@ class RetokenizationTable:
         return PaddedIds.from_lists(rows)
 
     def check(self, *, num_pairs: int = 2000, seed: int = 0) -> Verdict:
-        """Compare the table with whole texts, for random contexts and tokens of both kinds.
+        """Return how often the table is right, for random contexts and tokens of both kinds.
 
-        Args:
-            num_pairs: How many pairs of context and token to draw of each kind.
-            seed: Seed of the draw.
-
-        Returns:
-            The share of each kind for which the table is right; 1 where the primary has no token of
-            that kind.
+        A kind of which the primary has no token counts as always right.
         """
         draw = random.Random(seed)
         kinds = (self.word_initial, self.word_internal)
@@ -234,16 +221,11 @@ class RetokenizationTable:
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
     ) -> tuple[PaddedIds, float]:
-        """Return the secondary ids of texts `rows[i]` with primary token `tokens[i]` appended.
-
-        Args:
-            texts: The texts to append to.
-            rows: Index into `texts` for each candidate, shape (c,).
-            tokens: Primary token to append, shape (c,).
+        """Return the secondary ids of `texts[rows[i]]` with primary token `tokens[i]` appended.
 
         Returns:
-            Framed ids (special tokens included) of every candidate, and the share of candidates
-            that the table answered, the rest having been encoded as whole texts.
+            Ids of every candidate, special tokens included, and the share of candidates that the
+            table answered, the rest having been encoded as whole texts.
         """
         return self._extend(texts, rows, tokens, self.verdict)
 
@@ -315,15 +297,9 @@ class RetokenizationTable:
     def find_last_words(
         self, texts: Sequence[str], encoded: Sequence[Sequence[int]]
     ) -> tuple[list[str], Int[Tensor, " n"]]:
-        """Return the last word of each text, and how many of the text's ids stand before it.
+        """Return the last word of each text, and how many of its ids (no special ones) precede it.
 
-        Args:
-            texts: The texts.
-            encoded: The secondary ids of each, without special ones.
-
-        Returns:
-            The words as `last_word` gives them, and the number of ids before each, shape (n,); -1
-            where there is no word, or its own ids are not the last ones of the text.
+        That number is -1 where there is no word, or its own ids are not the last ones of the text.
         """
         words = [last_word(text) for text in texts]
         before = [

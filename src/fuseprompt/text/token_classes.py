@@ -153,16 +153,9 @@ class RoundTrip:
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
     ) -> Bool[Tensor, " c"]:
-        """Return which appended tokens are read back after the ids of their text.
+        """Return whether text + token encodes to the ids of the text and that token.
 
-        Args:
-            texts: The texts to append to, each of which survives itself.
-            token_ids: Their ids, without special ones.
-            rows: Index into `texts` for each candidate, shape (c,).
-            tokens: Token to append, shape (c,).
-
-        Returns:
-            Whether text + token encodes to the ids of the text and that token, shape (c,).
+        Each text, `token_ids` being its ids without special ones, must survive by itself.
         """
         by_word = self.table.word_initial[tokens] & are_solid(texts)[rows]
         by_word &= self.table.verdict.word_initial == 1.0

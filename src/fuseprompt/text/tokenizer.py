@@ -2,8 +2,7 @@
 
 `Tokenizer` wraps the Rust tokenizer behind any Hugging Face *fast* tokenizer. Encoding never adds
 special tokens (`frame` does), decoding never cleans up, nothing truncates or pads. It does not
-align two tokenizers (`fuseprompt.fuse.alignment`) and holds no model. Read next:
-`fuseprompt.text.retokenize`.
+align two tokenizers (`fuseprompt.fuse.alignment`) and holds no model.
 """
 
 import hashlib
@@ -99,14 +98,7 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, local_only: bool = True) -> "Tokenizer":
-        """Load the fast tokenizer of a Hugging Face folder (or Hub id, when `local_only` is off).
-
-        Args:
-            path: The folder or id.
-            local_only: Never ask the Hub.
-
-        Returns:
-            The tokenizer.
+        """Return the fast tokenizer of a Hugging Face folder (or Hub id, when not `local_only`).
 
         Raises:
             TokenizerError: If there is no tokenizer, or only a slow one.
@@ -131,14 +123,7 @@ class Tokenizer:
 
     @classmethod
     def from_hf(cls, loaded: Any, *, name: str = "tokenizer") -> "Tokenizer":
-        """Wrap a loaded Hugging Face tokenizer.
-
-        Args:
-            loaded: A fast tokenizer.
-            name: What error messages call it.
-
-        Returns:
-            The tokenizer.
+        """Return a loaded Hugging Face tokenizer, wrapped; error messages call it `name`.
 
         Raises:
             TokenizerError: If it is a slow one.
@@ -179,12 +164,6 @@ class Tokenizer:
         Words are encoded in blocks, several times faster than one by one. Where a block does not
         fall apart at the blanks (tokenizers that know no words, white space or punctuation inside a
         word), its words are encoded singly.
-
-        Args:
-            words: Words without blanks.
-
-        Returns:
-            The ids of each.
         """
         blocks = [words[i : i + _BLOCK] for i in range(0, len(words), _BLOCK)]
         texts = [" ".join((_ANCHOR, *block)) for block in blocks]
