@@ -333,6 +333,14 @@ def test_a_prefix_that_cannot_be_kept_is_refused(prefix: str) -> None:
         minimize(objective(), method(), problem)
 
 
+def test_a_control_token_of_any_model_in_a_prefix_is_refused() -> None:
+    for model in (gpt2(), *(t.model for t in objective().terms)):
+        prefix = f"An image {model.tokenizer.special_texts[0]} of"
+        problem = Problem("0", problems()[0].targets, prefix)
+        with pytest.raises(SearchError, match="Choose another prefix"):
+            minimize(objective(), method(), problem)
+
+
 def test_no_prefix_is_a_prefix_too() -> None:
     (result,) = minimize(objective(), method(), Problem("0", problems()[0].targets, ""))
     assert ended(result)

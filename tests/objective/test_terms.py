@@ -5,9 +5,11 @@ import torch
 from PIL import Image
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds
-from tests.tiny import classifier, clip, sentence_encoder
+from tests.tiny import classifier, clip, gpt2, sentence_encoder
 
 
 def framed(model: object, text: str) -> PaddedIds:
@@ -70,3 +72,40 @@ def test_several_pictures_count_as_the_mean_of_their_losses(tmp_path) -> None:
     torch.testing.assert_close(term.encode_target([red]), term.encode_target(red))
     with pytest.raises(ProblemError, match="an empty list, expected a picture or several"):
         term.encode_target([])
+
+
+LONG = "a dog on the beach " * 100
+
+
+@pytest.mark.parametrize("target", [None, 3, b"a dog", ["a dog"]])
+def test_what_is_no_text_is_refused_as_one(target: object) -> None:
+    for term in (TextSimilarity(sentence_encoder()), Continuation(gpt2())):
+        with pytest.raises(ProblemError, match=f"Term '{term.name}': expected a text, got "):
+            term.encode_target(target)
+
+
+def test_a_target_text_that_its_model_cannot_read_is_refused() -> None:
+    for term in (TextSimilarity(sentence_encoder()), Continuation(gpt2())):
+        with pytest.raises(ProblemError, match=r"has \d+ tokens for .* takes at most 64. Shorten"):
+            term.encode_target(f" {LONG}")
+        control = term.model.tokenizer.special_texts[0]
+        with pytest.raises(ProblemError, match=r"the text has the control token .*Leave it out"):
+            term.encode_target(f" a dog {control} cat")
+
+
+def test_no_label_is_not_the_label_none() -> None:
+    with pytest.raises(ProblemError, match="no label None"):
+        Label(classifier()).encode_target(None)
+
+
+@pytest.mark.parametrize("kind", [TextSimilarity, Continuation, None])
+def test_a_text_too_long_for_a_model_is_not_evaluated(kind: type | None) -> None:
+    terms: list = [Fluency(gpt2())]
+    problem = Problem("0")
+    if kind is not None:
+        one = kind(sentence_encoder() if kind is TextSimilarity else gpt2())
+        terms, problem = [*terms, one], Problem("0", {one.target: " a dog"})
+    bound = Objective(terms).bind([problem])
+    for fluency in (None, [1.0])[: len(terms)]:
+        with pytest.raises(ProblemError, match=r"has \d+ tokens for .* takes at most \d+. Shorten"):
+            bound.evaluate([LONG], [0], fluency=fluency)

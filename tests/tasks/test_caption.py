@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import ImageFile
 
-from fuseprompt.errors import FuseWarning, MissingModelError, ProblemError
+from fuseprompt.errors import FuseWarning, MissingModelError, ProblemError, UsageError
 from fuseprompt.models.image_folder import describe_left_alone
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import RandomNoise
@@ -25,7 +25,7 @@ from fuseprompt.tasks.caption import (
 )
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
-from tests.tasks.fixtures import save_pictures, tiny_models
+from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
 
@@ -205,6 +205,39 @@ def test_settings_that_fit_no_term_are_refused_at_once(tmp_path: Path) -> None:
     without = replace(tiny_models(), sentiment=None)
     with pytest.raises(ProblemError, match="no sentiment model"):
         caption(file, replace(SMALL, sentiment="positive"), models=without)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"forbid": "cat"}, r"forbid 'cat': expected several, such as \('cat',\)"),
+        ({"forbid": ("",)}, "forbid '': expected a word"),
+        ({"require": (" ",)}, "require ' ': expected a word"),
+        ({"require": (None,)}, "require None: expected a word"),
+        ({"max_tokens": 0}, "max_tokens 0: expected a whole number above 0"),
+        ({"beam_width": "3"}, "beam_width '3': expected a whole number above 0"),
+        ({"seed": 1.5}, r"seed 1\.5: expected a whole number"),
+        ({"time_limit": float("nan")}, "time_limit nan: expected a number above 0"),
+        ({"proposal": "direct"}, "proposal 'direct': expected one of none, random"),
+        ({"prefix": None}, "prefix None: expected text"),
+        ({"sentiment": 3}, "sentiment 3: expected text"),
+    ],
+)
+def test_python_refuses_what_the_command_line_refuses(values, message: str) -> None:
+    settings = replace(SMALL)
+    for (
+        name,
+        value,
+    ) in values.items():  # The tests' own check of types would be the first to refuse.
+        object.__setattr__(settings, name, value)
+    with pytest.raises(UsageError, match=message):
+        settings.__post_init__()
+
+
+def test_models_may_be_named_as_on_the_command_line(tmp_path: Path) -> None:
+    (file,) = save_pictures(tmp_path, "a.png")
+    (one,) = caption(file, SMALL, models=str(save_models(tmp_path / "models")))
+    assert isinstance(one, Caption)
 
 
 def test_words_are_forbidden_and_required(tmp_path: Path) -> None:

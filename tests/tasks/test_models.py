@@ -60,6 +60,17 @@ def test_models_are_loaded_from_folders_and_checked(tmp_path: Path) -> None:
         load_models(ModelIds(ids.lm, ids.image_text, ids.lm), with_sentiment=True)
 
 
+def test_models_may_be_named_as_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_models(str(save_models(tmp_path / "models"))).lm.vocabulary.shape[0] > 0
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    with pytest.raises(MissingModelError, match="fuseprompt prepare"):
+        load_models("offline")
+    with pytest.raises(ModelError, match="'papr': expected offline, paper, or a YAML file"):
+        load_models("papr")
+
+
 def test_missing_offline_models_name_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,8 +81,8 @@ class AutoDAN:
         """Return the state before the first step: one hypothesis per problem, holding its prefix.
 
         Raises:
-            SearchError: If a prefix does not survive decode -> encode, ends in white space, or is
-                too long for a model, or a constraint does not allow it.
+            SearchError: If a prefix does not survive decode -> encode, ends in white space, is
+                too long for a model, or has a control token or a forbidden word.
         """
         primary = bound.objective.primary
         prefixes = tuple(p.prefix for p in bound.problems)
@@ -286,11 +286,16 @@ def has_waited(history: Sequence[HistoryEntry]) -> bool:
 
 
 def _check_room(bound: BoundObjective) -> None:
-    """Raise a `SearchError` if a prefix leaves a model no room for a text."""
+    """Raise a `SearchError` if a prefix has control tokens or leaves a model no room for a text."""
     primary: CausalModel | TextModel = bound.objective.primary
     models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
     for problem in bound.problems:
         for model, limit in models:
+            if control := [t for t in model.tokenizer.special_texts if t in problem.prefix]:
+                raise SearchError(
+                    f"The prefix of problem {problem.id!r} has the control token {control[0]!r} of "
+                    f"{model.name}. Choose another prefix."
+                )
             length = len(model.tokenizer.frame(model.tokenizer.encode(problem.prefix)))
             if length + END_ROOM >= limit:
                 raise SearchError(

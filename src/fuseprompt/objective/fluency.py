@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel
 
 
@@ -41,11 +42,29 @@ class Fluency:
         return total / count if self.per_token else total
 
     def evaluate(self, texts: Sequence[str], prefixes: Sequence[str]) -> list[float]:
-        """Return the loss of each text, whose first characters are its prefix."""
+        """Return the loss of each text, whose first characters are its prefix.
+
+        Raises:
+            ProblemError: If a text is too long for the model.
+        """
         tokenizer = self.model.tokenizer
         ids = tokenizer.encode_batch(list(texts))
+        longest = max(map(len, ids), default=0) + tokenizer.num_special
+        check_length(longest, self.model.max_length, self.model.name)
         given = [len(g) for g in tokenizer.encode_batch(list(prefixes))]
         return [
             float(self.reduce(nll.double().sum(), torch.tensor(len(nll))))
             for nll in self.model.nll(ids, given)
         ]
+
+
+def check_length(length: int, limit: int, name: str) -> None:
+    """Refuse a text of more tokens, special ones included, than a model takes.
+
+    Raises:
+        ProblemError: If it is too long.
+    """
+    if length > limit:
+        raise ProblemError(
+            f"A text has {length} tokens for {name}, which takes at most {limit}. Shorten it."
+        )

@@ -20,7 +20,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
-from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.fluency import Fluency, check_length
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.token_classes import TokenClasses
 
@@ -211,6 +211,9 @@ class BoundObjective:
         """Return the exact losses of whole texts, each beginning with the prefix of its problem.
 
         Where a search knows the loss of the fluency term already, it is taken from there.
+
+        Raises:
+            ProblemError: If a text is too long for a model.
         """
         writer = self.objective.fluency
         if fluency is None:
@@ -223,6 +226,7 @@ class BoundObjective:
             ids = PaddedIds.from_lists(
                 [tokenizer.frame(row) for row in tokenizer.encode_batch(list(texts))]
             )
+            check_length(int(ids.ids.shape[1]), term.max_length, term.model.name)
             with torch.no_grad():
                 values[term.name] = term.loss(ids, index).tolist()
         weights = self.objective.weights

@@ -12,10 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.models.base import TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
+from fuseprompt.objective.fluency import check_length
 from fuseprompt.text.retokenize import PaddedIds
 
 
@@ -79,8 +81,13 @@ class TextSimilarity:
     target: str = "text"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the normalised features of the text, shape (o,)."""
-        return self.model.encode([str(target)])[0].cpu()
+        """Return the normalised features of the text, shape (o,).
+
+        Raises:
+            ProblemError: If it is no text, or one that the model cannot read.
+        """
+        text = _check_text(self.name, target, self.model)
+        return self.model.encode([text])[0].cpu()
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -171,8 +178,9 @@ class Continuation:
             ProblemError: If it is empty, joins the word before it, or takes up half the model.
         """
         tokenizer = self.model.tokenizer
-        word, whole = tokenizer.encode("a"), tokenizer.encode(f"a{target}")
-        if not str(target).strip() or whole[: len(word)] != word:
+        text = _check_text(self.name, target, self.model)
+        word, whole = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
+        if not text.strip() or whole[: len(word)] != word:
             raise ProblemError(
                 f"Term {self.name!r}: {target!r} cannot follow a text. Expected a continuation "
                 "that begins with a blank or a line break, such as ' Paris'."
@@ -209,3 +217,18 @@ class Continuation:
         lengths = (targets >= 0).sum(dim=1)
         following = PaddedIds(targets.clamp_min(0).long(), lengths)
         return self.model.continuation_nll(token_ids, following, embeds=embeds)
+
+
+def _check_text(term: str, target: Any, model: TextModel) -> str:
+    """Return a target that is a text and that a model can read."""
+    if not isinstance(target, str):
+        raise ProblemError(f"Term {term!r}: expected a text, got {target!r}.")
+    tokenizer = model.tokenizer
+    if control := [t for t in tokenizer.special_texts if t in target]:
+        raise ProblemError(
+            f"Term {term!r}: the text has the control token {control[0]!r} of {model.name}. "
+            "Leave it out."
+        )
+    length = len(tokenizer.encode(target)) + tokenizer.num_special
+    check_length(length, model.max_length, model.name)
+    return target

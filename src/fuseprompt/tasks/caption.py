@@ -25,7 +25,14 @@ from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
 from fuseprompt.tasks.models import CaptionModels, load_models
 from fuseprompt.tasks.proposals import proposal_named
-from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings, ModelIds, OnProgress
+from fuseprompt.tasks.settings import (
+    OFFLINE,
+    WEIGHTS,
+    CaptionSettings,
+    ModelIds,
+    OnProgress,
+    model_ids,
+)
 
 
 @final
@@ -70,7 +77,7 @@ def caption(
     paths: str | Path | Sequence[str | Path],
     settings: CaptionSettings | None = None,
     *,
-    models: CaptionModels | ModelIds = OFFLINE,
+    models: CaptionModels | ModelIds | str = OFFLINE,
     device: str = "auto",
     objective: Objective | None = None,
     method: Method[Any] | None = None,
@@ -83,7 +90,8 @@ def caption(
     Args:
         paths: An image, a folder (its images in name order), or several of either.
         settings: Settings; the defaults suit the offline models.
-        models: Loaded models, or ids of models that are loaded if any picture can be read.
+        models: Loaded models, or ids of models that are loaded if any picture can be read;
+            "offline", "paper" and a YAML file stand for ids.
         device: Device of models that are loaded here.
         objective: What `objective_of` gave; who calls often makes it once, and its tables are then
             kept from call to call.
@@ -110,6 +118,7 @@ def caption(
     for note in left_alone(paths):
         warnings.warn(note, FuseWarning, stacklevel=2)
     if objective is None:
+        models = model_ids(models) if isinstance(models, str) else models
         if isinstance(models, ModelIds):
             if not any(isinstance(try_open(file), Image.Image) for file in files):
                 return (one for file in files if isinstance(one := try_open(file), Failure))

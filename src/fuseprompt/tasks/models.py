@@ -13,7 +13,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
-from fuseprompt.tasks.settings import ModelIds
+from fuseprompt.tasks.settings import ModelIds, model_ids
 
 _M = TypeVar("_M")
 
@@ -35,7 +35,7 @@ class CaptionModels:
 
 
 def load_models(
-    ids: ModelIds,
+    ids: ModelIds | str,
     *,
     with_sentiment: bool = False,
     device: str | torch.device = "auto",
@@ -44,7 +44,7 @@ def load_models(
     """Load the models of a caption.
 
     Args:
-        ids: What `load` takes, for each model.
+        ids: What `load` takes, for each model; or "offline", "paper" or a YAML file.
         with_sentiment: Whether to load the classifier too.
         device: "auto" (a GPU if there is one), or a torch device.
         local_only: Never ask the Hub, only its local cache.
@@ -55,6 +55,7 @@ def load_models(
     Raises:
         ModelError: If an id stands for a model of another kind.
     """
+    ids = model_ids(ids) if isinstance(ids, str) else ids
 
     def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:
         model = load(model_id, device=device, local_only=local_only)

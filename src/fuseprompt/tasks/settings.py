@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from fuseprompt.errors import ModelError, UsageError
 
@@ -232,7 +233,35 @@ class CaptionSettings(SearchSettings):
         Raises:
             UsageError: If settings contradict each other.
         """
+        _check_values(self)
         self.check(has_sentiment=self.sentiment is not None)
         both = {w.casefold() for w in self.forbid} & {w.casefold() for w in self.require}
         if both:
             raise UsageError(f"--forbid and --require both name {', '.join(sorted(both))}.")
+
+
+def _check_values(settings: CaptionSettings) -> None:
+    """Refuse in Python the values that the command line refuses; weights are checked elsewhere."""
+    for name, hint in get_type_hints(type(settings), include_extras=True).items():
+        value, several = getattr(settings, name), get_origin(hint) is tuple
+        if value is None and type(None) in get_args(hint):
+            continue
+        hints = [h for h in (hint, *get_args(hint)) if get_origin(h) in (Annotated, Literal)]
+        if several and not isinstance(value, tuple | list):
+            raise UsageError(f"{name} {value!r}: expected several, such as ({value!r},).")
+        for each in value if several else [value]:
+            if (expected := _expected(each, [*hints, hint][0])) is not None:
+                raise UsageError(f"{name} {each!r}: expected {expected}.")
+
+
+def _expected(value: Any, hint: Any) -> str | None:
+    """Return what a value must be, or None if it is."""
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        return None if value in choices else f"one of {', '.join(choices)}"
+    base, kind = (hint.__origin__, hint.__metadata__[0]) if get_args(hint) else (hint, Kind("X"))
+    if base not in (int, float, str):
+        return None
+    is_right = isinstance(value, {int: Integral, float: Real}.get(base, base))
+    read = kind.read(value) if is_right and base is str else value
+    return None if is_right and kind.accepts(read) else str(kind.expected)
