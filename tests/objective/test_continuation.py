@@ -1,14 +1,18 @@
 """Continuation is the labels loss of what follows a text; its gradient is autograd's."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem
 from fuseprompt.objective.terms import Continuation
 from fuseprompt.proposals.additive import AdditiveWordTable
+from fuseprompt.proposals.base import Positions
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.word_table import WordTable
 from fuseprompt.search.minimize import minimize
@@ -111,20 +115,45 @@ def test_room_for_the_continuation_is_set_aside() -> None:
     assert term.max_length == gpt2().max_length - longest
 
 
-def test_a_table_without_context_says_that_it_cannot(tmp_path) -> None:
-    objective = Objective([Fluency(gpt2()), Continuation(llama())])
-    with pytest.raises(ProblemError, match=r"Use a proposal that needs none, such as Gradient\(\)"):
-        minimize(
-            objective,
-            AutoDAN(steps=2, proposal=AdditiveWordTable(WordTable(folder=tmp_path))),
-            continuation=" at night",
-            prefix="two people",
-        )
+@pytest.mark.parametrize("kind", [AdditiveWordTable, WordTable], ids=["additive", "table"])
+def test_tables_take_the_gradient_for_a_term_without_outputs(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    term = bound(llama()).terms[0]
+    positions = Positions.append(("two people", "a cat"), torch.tensor([0, 2]))
+    words = torch.nonzero(term.table.word_initial).flatten()[:20]
+    longer = torch.tensor([gpt2().tokenizer.encode("ss")[:1], gpt2().tokenizer.encode("s")[:1]])
+    got, want = (p.init(gpt2(), llama(), term.table).bind(term) for p in (kind(), Gradient()))
+    for _ in range(2):
+        assert torch.equal(got.word_initial(positions, words), want.word_initial(positions, words))
+    assert torch.equal(got.word_internal(positions, longer), want.word_internal(positions, longer))
+    assert got.cost == want.cost > 0
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_search_makes_the_continuation_likelier() -> None:
-    objective = Objective([Fluency(gpt2()), Continuation(llama(), weight=20.0)])
-    method = AutoDAN(steps=3, proposal=Gradient(), search_width=8, beam_width=2)
+@dataclass(frozen=True)
+class Following:
+    """A user's own term whose model sees text and target together."""
+
+    inner: Continuation
+    weight: float = 20.0
+    name: str = "following"
+    target: str = "continuation"
+
+    @property
+    def model(self) -> CausalLM:
+        """The model."""
+        return self.inner.model
+
+    def __getattr__(self, name: str) -> object:
+        """Look the methods up in the term inside."""
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["continuation", "own-term"])
+def test_the_default_search_makes_the_continuation_likelier(own: bool) -> None:
+    term = Continuation(llama(), weight=20.0)
+    objective = Objective([Fluency(gpt2()), Following(term) if own else term])
+    method = AutoDAN(steps=3, search_width=8, beam_width=2)
     (result,) = minimize(objective, method, continuation=" at night", prefix="two people")
     before = by_hand(llama(), llama_module(), "two people", " at night")
-    assert result.terms["continuation"] < float(before)
+    assert result.terms[objective.terms[0].name] < float(before)

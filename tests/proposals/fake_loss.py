@@ -50,6 +50,7 @@ class DotLoss:
     model: TextModel
     targets: Tensor
     name: str = "dot"
+    compares_outputs: bool = True
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ class LinearLoss:
 
     name = "linear"
     seeds = (0,)
+    compares_outputs = True
 
     def __init__(self, model):
         self.tokenizer, self.vocabulary = model.tokenizer, model.vocabulary
@@ -123,7 +124,7 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     embeds = torch.stack([mapped([i], lengths[i]) for i in range(len(lengths))])
     assert_close(
         scorer.word_initial(positions, words),
-        scorer.gradients.at_new_word(positions).predict_mean(embeds, gain=GAIN),
+        scorer.at_word_initial(positions).predict_mean(embeds, gain=GAIN),
     )
 
     tokens = torch.tensor([primary.tokenizer.encode(text)[:1] for text in "sted"]).T.expand(3, -1)
@@ -131,7 +132,7 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     embeds = torch.stack(
         [mapped(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
     )
-    linear = scorer.gradients.at_last_word(positions)
+    linear = scorer.at_last_word(positions)
     want = linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=GAIN)
     assert_close(scorer.word_internal(positions, tokens), want)
 
@@ -144,7 +145,7 @@ def test_equal_tokenizers_score_by_the_map_of_single_tokens():
     scorer = Fuse(table).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
     positions = Positions.append(("the quick", "a"), torch.tensor([0, 0]))
     embeds = primary.vocabulary @ table.jacobians[SHARED][..., 0]
-    want = scorer.gradients.at_new_word(positions).predict_mean(embeds, gain=GAIN)
+    want = scorer.at_word_initial(positions).predict_mean(embeds, gain=GAIN)
     words = torch.nonzero(retokenised.pieces.lengths).flatten()
     assert_close(scorer.word_initial(positions, words), want[:, words])
 

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch.testing import assert_close
 
-from fuseprompt.errors import ProblemError
 from fuseprompt.proposals.base import Positions
 from fuseprompt.proposals.word_table import (
     TEMPLATE,
@@ -129,21 +128,6 @@ def test_the_next_problems_find_the_table_in_memory(tmp_path: Path) -> None:
     assert model.num_calls == calls
     assert not list(tmp_path.iterdir())
     torch.testing.assert_close(second, -first)
-
-
-def test_a_term_that_compares_no_outputs_says_so_before_a_table_is_made(tmp_path: Path) -> None:
-    loss = linear_loss()
-    model = loss.model
-    assert isinstance(model, LinearModel)
-
-    def refuse(*_: object) -> torch.Tensor:
-        raise ProblemError("no")
-
-    object.__setattr__(loss, "compare", refuse)
-    with pytest.raises(ProblemError, match="no"):
-        WordTable(tmp_path).init(gpt2(), model, table_for(loss)).bind(loss)
-    assert model.num_calls == 1
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("fault", ["rows", "width", "precision", "values"])

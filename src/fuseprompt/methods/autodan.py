@@ -43,7 +43,8 @@ class AutoDAN:
 
     Attributes:
         steps: Most steps; each appends one token.
-        proposal: How candidates are named before they are scored.
+        proposal: How candidates are named before they are scored. The additive word table works
+            for every term: one without one output per text gets the gradient.
         beam_width: Active hypotheses per problem.
         search_width: Candidates per hypothesis that are scored exactly.
         constraints: What a text must or must not say.

@@ -80,6 +80,11 @@ class EmbedLoss(HasVocabulary, Protocol):
         """The secondary model, for tables that are made once for a model."""
         ...
 
+    @property
+    def compares_outputs(self) -> bool:
+        """Whether the loss is a function of one model output per text, which `compare` takes."""
+        ...
+
     def compare(
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
@@ -93,7 +98,7 @@ class EmbedLoss(HasVocabulary, Protocol):
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return `compare(model.outputs(...))`, shape (b,)."""
+        """Return `compare(model.outputs(...))`, or what stands for it, shape (b,)."""
         ...
 
 

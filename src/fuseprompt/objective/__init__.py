@@ -1,6 +1,6 @@
 """The objective: terms with weights, problems with targets."""
 
-from fuseprompt.objective.bound_term import Term
+from fuseprompt.objective.bound_term import JointTerm, Term
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective, Problem
 from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
@@ -11,6 +11,7 @@ __all__ = [
     "Evaluation",
     "Fluency",
     "ImageText",
+    "JointTerm",
     "Label",
     "Objective",
     "Problem",

@@ -1,7 +1,7 @@
 """A term of the objective, and what becomes of it when it knows its problems' targets.
 
 `Term` is what a user writes, `BoundTerm` what a search asks: it scores candidates, each distinct
-text once and only from its last unchanged token on where the model knows how. A `Continuation` is
+text once and only from its last unchanged token on where the model knows how. A `JointTerm` is
 scored with its text, since no output is of the text alone. Fluency is no such term
 (`fuseprompt.objective.fluency`).
 """
@@ -18,7 +18,6 @@ from torch import Tensor
 from fuseprompt.models.base import TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import TowerCache
-from fuseprompt.objective.terms import Continuation
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
@@ -57,6 +56,24 @@ class Term(Protocol):
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output against its target vector, differentiable in `outputs`."""
+        ...
+
+
+@runtime_checkable
+class JointTerm(Term, Protocol):
+    """A term whose model must see text and target together; its `compare` is never called.
+
+    Of the model's length as many tokens are set aside as the longest target vector has numbers.
+    """
+
+    def loss(
+        self,
+        token_ids: PaddedIds,
+        targets: Float[Tensor, "b t"],
+        *,
+        embeds: Float[Tensor, "b s d"] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of ids with special tokens, differentiable in `embeds`."""
         ...
 
 
@@ -103,9 +120,14 @@ class BoundTerm:
         return self.term.model.vocabulary
 
     @property
+    def compares_outputs(self) -> bool:
+        """Whether the loss is a function of one output per text, so that `compare` can be asked."""
+        return not isinstance(self.term, JointTerm)
+
+    @property
     def max_length(self) -> int:
         """Longest text in tokens of the secondary, special ones included, targets set aside."""
-        reserved = self.targets.shape[1] if isinstance(self.term, Continuation) else 0
+        reserved = 0 if self.compares_outputs else self.targets.shape[1]
         return self.model.max_length - reserved
 
     def compare(
@@ -122,7 +144,7 @@ class BoundTerm:
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
-        if isinstance(self.term, Continuation):
+        if isinstance(self.term, JointTerm):
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
@@ -159,7 +181,7 @@ class BoundTerm:
             Losses, and the share of candidates whose ids came from the retokenisation table.
         """
         ids, share = self.table.extend(texts, rows, tokens)
-        joint = isinstance(self.term, Continuation)
+        joint = not self.compares_outputs
         problem_of_text = problems if joint else torch.zeros_like(problems)
         keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
         distinct, inverse = distinct_rows(keyed)

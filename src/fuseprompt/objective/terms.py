@@ -1,7 +1,8 @@
 """The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
 A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `encode_target` and `compare`
-(`fuseprompt.objective.bound_term.Term`); a user adds one in one file.
+(`fuseprompt.objective.bound_term.Term`), and `loss` where its model must see text and target
+together (`JointTerm`); a user adds one in one file.
 """
 
 from dataclasses import dataclass
@@ -202,8 +203,8 @@ class Continuation:
             ProblemError: Always.
         """
         raise ProblemError(
-            f"Term {self.name!r} scores text and continuation together and has no table without "
-            "context. Use a proposal that needs none, such as Gradient()."
+            f"Term {self.name!r} scores text and continuation together: no output stands for the "
+            "text alone. Call `loss`."
         )
 
     def loss(

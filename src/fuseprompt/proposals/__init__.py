@@ -1,7 +1,4 @@
-"""Proposals: how candidates are named before any of them is scored.
-
-Read next: `fuseprompt.proposals.base`.
-"""
+"""Proposals: how candidates are named before any of them is scored."""
 
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Positions, Proposal, ProposalState, Scorer

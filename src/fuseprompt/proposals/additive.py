@@ -2,23 +2,23 @@
 
 The default proposal. The secondary reads the text as it is once; a word-initial token moves that
 output by its row in the word table less the mean row. A sentiment that the text has already is then
-worth no further word, and a word that was said already moves the output less than a new one. Few
+worth no further word, and a word that was used already moves the output less than a new one. Few
 tokens lengthen a word, so these are read: "This is about skateboards." less "This is about skate."
-is what " boards" does to a text that ends in "skate". In a search it finds with 16 exact losses
-what the word table finds with 64 (docs/search-budget.md). Read next:
-`fuseprompt.proposals.gradient`.
+is what "boards" does to a text that ends in "skate". In a search it finds with 16 exact losses what
+the word table finds with 64. A term without one output per text gets the gradient, as from the word
+table.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
-from fuseprompt.proposals.base import Meter, Positions, lengthened_words
+from fuseprompt.proposals.base import Positions, Scorer, lengthened_words
 from fuseprompt.proposals.word_table import TemplateReader, WordTable, WordTableState
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 
@@ -26,7 +26,7 @@ from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
 _TEMPLATE_WORDS: Final = 4.0
 
 #: Share of a token's difference that it makes in a text as long as the template; it falls with the
-#: root of the length. Measured in 36 contexts beside the benchmark's (docs/decisions.md).
+#: root of the length. Measured in 36 contexts other than the benchmark's (docs/decisions.md).
 _SHARE_INITIAL: Final = 0.75
 _SHARE_INTERNAL: Final = 0.6
 
@@ -37,18 +37,10 @@ _UNIT: Final = 1e-3
 @final
 @dataclass(frozen=True)
 class AdditiveWordTable:
-    """Proposes by differences between words, added to each text's own output.
+    """Proposes by differences between words of a word table, added to each text's own output."""
 
-    Attributes:
-        words: The word table.
-    """
-
+    name: ClassVar[str] = "additive"
     words: WordTable = field(default_factory=WordTable)
-
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "additive"
 
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
@@ -60,11 +52,7 @@ class AdditiveWordTable:
 @final
 @dataclass(frozen=True, eq=False)
 class AdditiveState:
-    """The word table of a pair of models, and what follows from it.
-
-    Attributes:
-        words: The word table.
-    """
+    """The word table of a pair of models, and what follows from it."""
 
     words: WordTableState
 
@@ -87,37 +75,27 @@ class AdditiveState:
         squares = self.vectors.square().sum(1) - 2 * self.vectors @ self.mean
         return squares + self.mean.square().sum()
 
-    def bind(self, loss: EmbedLoss) -> "AdditiveScorer":
-        """Return a scorer for a term; reads or makes the word table if need be."""
-        self.words.check(loss)
-        return AdditiveScorer(self, loss, _is_linear(loss, self.vectors.shape[1]))
+    def bind(self, loss: EmbedLoss) -> Scorer:
+        """Return a scorer for a term; the word table's own one where it compares no outputs."""
+        if not loss.compares_outputs:
+            return self.words.bind(loss)
+        reader = TemplateReader(loss.model)
+        return _AdditiveScorer(self, loss, _is_linear(loss, self.vectors.shape[1]), reader)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class AdditiveScorer:
-    """Predicts losses from each text's output, the word table, and words read in its template.
-
-    Attributes:
-        state: The word table.
-        loss: The term with its targets.
-        is_linear: Whether the loss is a linear function of the output, as a cosine is.
-    """
-
+class _AdditiveScorer:
     state: AdditiveState
     loss: EmbedLoss
     is_linear: bool
-    _meter: Meter = field(default_factory=Meter)
-    _outputs: dict[str, Tensor] = field(default_factory=dict)
+    reader: TemplateReader
+    outputs: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
         """One forward pass for each text, and for each last word with and without a token."""
-        return self._meter.total + self._reader.meter.total
-
-    @cached_property
-    def _reader(self) -> TemplateReader:
-        return TemplateReader(self.loss.model)
+        return self.reader.meter.total
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the loss of each text's output moved by each word's row less the mean row."""
@@ -152,7 +130,7 @@ class AdditiveScorer:
         lasts = [last_word(left).strip() for left in positions.left]
         table = self.state.words.table
         words = [word.strip() for word in lengthened_words(table, positions, tokens)]
-        outputs = self._reader.read([word for word in [*lasts, *words] if word])
+        outputs = self.reader.read([word for word in [*lasts, *words] if word])
         # A text without a last word is moved as by a new word.
         mean = self.state.mean
         before = torch.stack([outputs[last].float() if last else mean for last in lasts])
@@ -163,19 +141,18 @@ class AdditiveScorer:
 
     def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
         """Return the output of each text without a token at its position; texts once per step."""
-        pairs = zip(positions.left, positions.right, strict=True)
-        texts = [left + right for left, right in pairs]
-        unknown = sorted(set(texts) - set(self._outputs))
+        texts = [a + b for a, b in zip(positions.left, positions.right, strict=True)]
+        unknown = sorted(set(texts) - set(self.outputs))
         if unknown:
             tokenizer = self.loss.model.tokenizer
             ids = [tokenizer.frame(row) for row in tokenizer.encode_batch(unknown)]
             with torch.no_grad():
                 outputs = self.loss.model.outputs(PaddedIds.from_lists(ids)).float()
-            self._meter.add(float(len(unknown)))
-            known = {text: self._outputs[text] for text in texts if text in self._outputs}
-            self._outputs.clear()
-            self._outputs.update(known, **dict(zip(unknown, outputs, strict=True)))
-        return torch.stack([self._outputs[text] for text in texts])
+            self.reader.meter.total += len(unknown)
+            known = {text: self.outputs[text] for text in texts if text in self.outputs}
+            self.outputs.clear()
+            self.outputs.update(known, **dict(zip(unknown, outputs, strict=True)))
+        return torch.stack([self.outputs[text] for text in texts])
 
     def _losses(
         self,
@@ -211,12 +188,7 @@ class AdditiveScorer:
 
 
 def _shrinkage(positions: Positions, *, added: int) -> Float[Tensor, " n"]:
-    """Return how much less a token does in each text than in the template, at most 1, shape (n,).
-
-    Args:
-        positions: The texts.
-        added: Words by which a token makes a text longer.
-    """
+    """Return what a token does in each text, made longer by `added` words, as a share of 1."""
     counts = torch.tensor([max(1, count + added) for count in positions.count_words()])
     return (_TEMPLATE_WORDS / counts).clamp_max(1.0).sqrt()
 

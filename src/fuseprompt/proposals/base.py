@@ -1,10 +1,9 @@
-"""Proposals: how candidates are named before any of them is scored.
+"""The three protocols of a proposal, and positions, where it predicts.
 
 A `Proposal` is a setting. `init` gives a state that lasts for a primary and a secondary (a word
 table, mapped tokens); its `bind` gives a `Scorer` for a term with its targets, which predicts the
 loss of every token at a *position* (the place that an edit changes). Predictions need only rank
-well: exact losses are computed later. A user adds a proposal in one file. Read next:
-`fuseprompt.proposals.language_model`.
+well: exact losses are computed later. A user adds a proposal in one file.
 """
 
 from dataclasses import dataclass
@@ -40,11 +39,7 @@ class Positions:
     problems: Int[Tensor, " n"]
 
     def __post_init__(self) -> None:
-        """Refuse positions in the middle of a word, whose candidates would be read with its rest.
-
-        Raises:
-            AlignmentError: If a text after a position begins with a letter or digit.
-        """
+        """Refuse positions inside a word, whose candidates would be read with the word's rest."""
         for left, right in zip(self.left, self.right, strict=True):
             if right[:1].isalnum():
                 raise AlignmentError(
@@ -71,34 +66,24 @@ class Positions:
 @final
 @dataclass
 class Meter:
-    """Adds up what a scorer spends; the one thing in a scorer that changes besides its memory.
-
-    Attributes:
-        total: Forward equivalents so far.
-    """
+    """What a scorer has spent, in forward equivalents; scorers themselves are frozen."""
 
     total: float = 0.0
-
-    def add(self, cost: float) -> None:
-        """Count forward equivalents."""
-        self.total += cost
 
 
 @runtime_checkable
 class Scorer(Protocol):
     """Predicts the loss of candidate tokens, and counts what that costs.
 
-    Positions and tokens lie on the CPU, predictions where the scorer has its numbers: a search
-    leaves them on an accelerator.
+    Positions and tokens lie on the CPU, predictions wherever the scorer has its numbers.
     """
 
     @property
     def cost(self) -> float:
         """Forward equivalents of the secondary spent since `bind`, over all positions.
 
-        A text through the secondary is 1; loss and gradient at one linearisation point at one
-        position are 3; table look-ups and matrix products are 0, and so is what a state keeps for
-        all problems. Exact losses of candidates are not in it.
+        A text through the secondary is 1, with its gradient 3; table look-ups, matrix products and
+        what a state keeps for all problems are 0. Exact losses of candidates are not in it.
         """
         ...
 
@@ -134,13 +119,7 @@ class Proposal(Protocol):
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
     ) -> ProposalState:
-        """Return what lasts for two models.
-
-        Args:
-            primary: The model whose tokens are chosen.
-            secondary: The model of a term.
-            table: From the primary's tokens to the secondary's.
-        """
+        """Return what lasts for two models; `table` leads from the primary's tokens on."""
         ...
 
 

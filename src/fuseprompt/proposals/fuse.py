@@ -2,7 +2,7 @@
 
 The gradient at a position is carried to the primary's embeddings by `transfer_gradient` (Eq. 5),
 once for each pair of token counts that candidates have; the predicted change of the loss is the dot
-product with a candidate's embeddings. Read next: `fuseprompt.search.hypotheses`.
+product with a candidate's embeddings.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -33,7 +33,7 @@ from fuseprompt.proposals.base import Positions, lengthened_words
 from fuseprompt.proposals.gradient import (
     GAIN,
     Linear,
-    PositionGradients,
+    LinearScorer,
     check_num_words,
     common_word_embeds,
 )
@@ -52,6 +52,7 @@ class Fuse:
         on_progress: Called with (maps done, maps in all) while they are fitted.
     """
 
+    name: ClassVar[str] = "fuse"
     maps: JacobianTable | None = field(default=None, repr=False)
     num_words: int = 16
     on_progress: Callable[[int, int], None] | None = field(default=None, repr=False, compare=False)
@@ -60,14 +61,9 @@ class Fuse:
         """Check the count."""
         check_num_words(self.num_words)
 
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "fuse"
-
     def init(
         self, primary: HasVocabulary, secondary: HasVocabulary, table: RetokenizationTable
-    ) -> "FuseState":
+    ) -> "_FuseState":
         """Return the maps of two models; fits them if they are neither given nor on disk.
 
         Raises:
@@ -85,22 +81,12 @@ class Fuse:
         points = common_word_embeds(secondary, self.num_words)
         maps = maps.to(secondary.vocabulary.device)
         unknown = secondary.vocabulary.float().mean(0)
-        return FuseState(maps, primary.vocabulary, unknown, table, points)
+        return _FuseState(maps, primary.vocabulary, unknown, table, points)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FuseState:
-    """The maps of a pair of models, and what they are applied to.
-
-    Attributes:
-        maps: The fitted maps.
-        primary: The primary's vocabulary, shape (v, dp).
-        unknown: What stands for a word without a map: the secondary's mean token.
-        table: From the primary's tokens to the secondary's.
-        points: Linearisation points, shape (k, ds).
-    """
-
+class _FuseState:
     maps: JacobianTable
     primary: Float[Tensor, "v dp"]
     unknown: Float[Tensor, " ds"]
@@ -108,38 +94,31 @@ class FuseState:
     points: Float[Tensor, "k ds"]
 
     def bind(self, loss: EmbedLoss) -> "_FuseScorer":
-        """Return a scorer for a term."""
-        return _FuseScorer(self, PositionGradients(loss, self.points))
+        return _FuseScorer(loss, self.table, self.points, self)
 
 
 @final
-@dataclass(frozen=True)
-class _FuseScorer:
-    state: FuseState
-    gradients: PositionGradients
-
-    @property
-    def cost(self) -> float:
-        return self.gradients.meter.total
+@dataclass(frozen=True, eq=False)
+class _FuseScorer(LinearScorer):
+    state: _FuseState
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        linear = self.gradients.at_new_word(positions)
-        lengths = self.state.table.pieces.lengths[tokens]
+        linear = self.at_word_initial(positions)
+        lengths = self.table.pieces.lengths[tokens]
         dots = self._without_map(linear, len(tokens))
         pairs = [(1, num_secondary) for num_secondary in torch.unique(lengths).tolist()]
         for (_, num_secondary), grad in self._carry(linear, pairs):
             here = torch.nonzero(lengths == num_secondary).flatten()
             vectors = self.state.primary[tokens[here]].to(grad)
             dots[:, here] = grad[:, 0] @ vectors.T
-        return _predict(linear, dots)
+        return linear.predict(dots, gain=GAIN)
 
     def word_internal(
         self, positions: Positions, tokens: Int[Tensor, "n c"]
     ) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        linear = self.gradients.at_last_word(positions)
-        table = self.state.table
+        linear, table = self.at_last_word(positions), self.table
         words = lengthened_words(table, positions, tokens)
         ours = PaddedIds.from_lists(table.primary.encode_batch(words))
         lengths = torch.tensor([len(table.encode_word(word)) for word in words])
@@ -150,7 +129,7 @@ class _FuseScorer:
             here = torch.nonzero((counts == torch.tensor(pair)).all(1)).flatten()
             vectors = self.state.primary[ours.ids[here, : pair[0]]].to(grad)  # (r, k, dp)
             dots[here] = (grad[here // tokens.shape[1]] * vectors).sum((1, 2))
-        return _predict(linear, dots.reshape(tokens.shape))
+        return linear.predict(dots.reshape(tokens.shape), gain=GAIN)
 
     def _carry(
         self, linear: Linear, pairs: list[tuple[int, int]]
@@ -177,12 +156,6 @@ class _FuseScorer:
     def _without_map(self, linear: Linear, width: int) -> Float[Tensor, "n w"]:
         """Return the dot products of words without a map, as if each were the mean token."""
         return (linear.grads.mean(1) @ self.state.unknown)[:, None].repeat(1, width)
-
-
-def _predict(linear: Linear, dots: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
-    """Return the mean of the predictions from all points, as `Linear.predict_mean` does."""
-    offset = (linear.grads * linear.points).sum(-1).mean(-1)
-    return linear.losses.mean(-1)[:, None] + GAIN * (dots - offset[:, None])
 
 
 def load_or_fit(

@@ -1,14 +1,14 @@
-"""The direct gradient: each token goes through retokenisation, and no map is fitted.
+"""The gradient as a proposal: each token goes through retokenisation, and no map is fitted.
 
 The predicted loss of a token is the first-order expansion of the secondary's loss around words that
 stand at the position, at the mean embedding of the token's secondary pieces. Where the loss is
 linearised matters (docs/decisions.md): one neutral word gives a rank correlation of 0.3 with the
-true loss, the mean over 16 common words 0.6. Read next: `fuseprompt.proposals.fuse`.
+true loss, the mean over 16 common words 0.6.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int
@@ -64,44 +64,32 @@ class Linear:
     def predict_mean(
         self, embeds: Float[Tensor, "n c d"] | Float[Tensor, "c d"], *, gain: float = 1.0
     ) -> Float[Tensor, "n c"]:
-        """Return the mean of the k first-order predictions for candidate embeddings.
+        """Return the mean of the k first-order predictions, each loss + grad . (embed - point).
 
-        Each is loss + grad . (candidate - point); the exact loss at the point puts all on one
-        scale.
+        The exact loss at the points puts all positions on one scale.
 
         Args:
             embeds: Candidates, shape (c, d), or (n, c, d) for other candidates at each position.
             gain: Factor of the predicted change from the mean loss of the points.
-
-        Returns:
-            Predicted losses, shape (n, c).
         """
         grad = self.grads.mean(1)  # (n, d)
-        offset = (self.grads * self.points).sum(-1).mean(-1)  # (n,)
         dots = grad @ embeds.T if embeds.dim() == 2 else torch.einsum("nd,ncd->nc", grad, embeds)
+        return self.predict(dots, gain=gain)
+
+    def predict(self, dots: Float[Tensor, "n c"], *, gain: float) -> Float[Tensor, "n c"]:
+        """Return the mean prediction, given the candidates' products with the mean gradient."""
+        offset = (self.grads * self.points).sum(-1).mean(-1)  # (n,)
         return self.losses.mean(-1)[:, None] + gain * (dots - offset[:, None])
 
 
 def check_num_words(num_words: int) -> None:
-    """Refuse a number of linearisation points that the common words cannot give.
-
-    Raises:
-        ValueError: If it is not between 1 and 64.
-    """
+    """Raise a ValueError for a number of linearisation points that the common words cannot give."""
     if not 1 <= num_words <= len(COMMON_WORDS):
         raise ValueError(f"num_words must be between 1 and {len(COMMON_WORDS)}, was: {num_words}.")
 
 
 def common_word_embeds(model: HasVocabulary, num_words: int) -> Float[Tensor, "k d"]:
-    """Return a linearisation point for each of the first common words: the mean of its pieces.
-
-    Args:
-        model: The secondary.
-        num_words: How many points, 1 to 64.
-
-    Returns:
-        Embeddings, shape (num_words, d).
-    """
+    """Return a linearisation point for each of the first common words: the mean of its pieces."""
     rows = model.tokenizer.encode_batch([" " + w for w in COMMON_WORDS[:num_words]])
     return torch.stack([model.vocabulary[torch.tensor(ids)].float().mean(0) for ids in rows])
 
@@ -112,19 +100,7 @@ def linearise(
     problems: Int[Tensor, " n"],
     points: Float[Tensor, "k d"],
 ) -> Linear:
-    """Take loss and gradient with each point standing at each position.
-
-    Args:
-        loss: The term.
-        ids: Tokenised positions, n of them.
-        problems: Problem of each position, shape (n,).
-        points: Embeddings to put there, shape (k, d).
-
-    Returns:
-        Losses and gradients, all detached.
-
-    Cost: n * k forward and backward passes of the secondary.
-    """
+    """Return losses and gradients, detached, of n * k passes: each point at each position."""
     n, k = len(ids.token_ids), points.shape[0]
     rows = torch.arange(n).repeat_interleave(k)
     token_ids = ids.token_ids[rows]
@@ -138,22 +114,27 @@ def linearise(
     return Linear(points, losses.detach().reshape(n, k), grads.reshape(n, k, -1))
 
 
-@final
-@dataclass(frozen=True)
-class PositionGradients:
-    """Linearises one term's loss at positions, and counts what that costs.
+@dataclass(frozen=True, eq=False)
+class LinearScorer:
+    """What scorers by a gradient share: a term, linearised at positions, and the cost of that.
 
     Attributes:
         loss: The term.
+        table: From the primary's tokens to the secondary's.
         points: Embeddings that stand at the positions, shape (k, d).
-        meter: Counts forward equivalents.
     """
 
     loss: EmbedLoss
+    table: RetokenizationTable
     points: Float[Tensor, "k d"]
-    meter: Meter = field(default_factory=Meter)
+    _meter: Meter = field(default_factory=Meter, kw_only=True)
 
-    def at_new_word(self, positions: Positions) -> Linear:
+    @property
+    def cost(self) -> float:
+        """Each position and point costs a gradient."""
+        return self._meter.total
+
+    def at_word_initial(self, positions: Positions) -> Linear:
         """Return first-order information about a word put at each position."""
         return self._take(tokenize_word_initial(self.loss.tokenizer, positions), positions)
 
@@ -163,7 +144,7 @@ class PositionGradients:
 
     def _take(self, ids: StandIns, positions: Positions) -> Linear:
         linear = linearise(self.loss, ids, positions.problems, self.points)
-        self.meter.add(GRADIENT_COST * linear.losses.numel())
+        self._meter.total += GRADIENT_COST * linear.losses.numel()
         return linear
 
 
@@ -176,61 +157,47 @@ class Gradient:
         num_words: Common words at which the loss is linearised, 1 to 64.
     """
 
+    name: ClassVar[str] = "gradient"
     num_words: int = 16
 
     def __post_init__(self) -> None:
         """Check the count."""
         check_num_words(self.num_words)
 
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "gradient"
-
     def init(
         self, primary: HasVocabulary, secondary: HasVocabulary, table: RetokenizationTable
-    ) -> "GradientState":
-        """Return the linearisation points and the mean pieces of two models."""
-        return GradientState(table, secondary, common_word_embeds(secondary, self.num_words))
+    ) -> "_GradientState":
+        """Return the linearisation points and mean pieces of two models, made when needed."""
+        return _GradientState(table, secondary, self.num_words)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class GradientState:
-    """What the gradient keeps for a pair of models.
-
-    Attributes:
-        table: From the primary's tokens to the secondary's.
-        secondary: The model of the term.
-        points: Linearisation points, shape (k, d).
-    """
-
+class _GradientState:
     table: RetokenizationTable
     secondary: HasVocabulary
-    points: Float[Tensor, "k d"]
+    num_words: int
+
+    @cached_property
+    def points(self) -> Float[Tensor, "k d"]:
+        return common_word_embeds(self.secondary, self.num_words)
 
     @cached_property
     def embeds(self) -> Float[Tensor, "v d"]:
-        """Mean secondary embedding of every primary token read as a new word, shape (v, d)."""
+        """Mean secondary embedding of every primary token that begins a word."""
         return mean_pieces(self.secondary.vocabulary, self.table.pieces)
 
     def bind(self, loss: EmbedLoss) -> "_GradientScorer":
-        """Return a scorer for a term."""
-        return _GradientScorer(self, PositionGradients(loss, self.points))
+        return _GradientScorer(loss, self.table, self.points, self)
 
 
 @final
-@dataclass(frozen=True)
-class _GradientScorer:
-    state: GradientState
-    gradients: PositionGradients
-
-    @property
-    def cost(self) -> float:
-        return self.gradients.meter.total
+@dataclass(frozen=True, eq=False)
+class _GradientScorer(LinearScorer):
+    state: _GradientState
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        linear = self.gradients.at_new_word(positions)
+        linear = self.at_word_initial(positions)
         return linear.predict_mean(self.state.embeds[tokens], gain=GAIN)
 
     def word_internal(
@@ -238,10 +205,9 @@ class _GradientScorer:
     ) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        linear = self.gradients.at_last_word(positions)
-        table = self.state.table
-        words = lengthened_words(table, positions, tokens)
-        pieces = PaddedIds.from_lists([table.encode_word(word) for word in words])
+        linear = self.at_last_word(positions)
+        words = lengthened_words(self.table, positions, tokens)
+        pieces = PaddedIds.from_lists([self.table.encode_word(word) for word in words])
         embeds = mean_pieces(self.state.secondary.vocabulary, pieces)
         return linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=GAIN)
 

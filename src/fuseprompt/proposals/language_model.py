@@ -1,11 +1,8 @@
-"""Controls: a search with no information from the secondaries, and one with noise in its place.
-
-Read next: `fuseprompt.proposals.word_table`.
-"""
+"""Controls: a search with no information from the secondaries, and one with noise in its place."""
 
 import hashlib
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -21,10 +18,7 @@ from fuseprompt.text.retokenize import RetokenizationTable
 class LanguageModelOnly:
     """The language model's own choice: the secondaries say nothing before they score."""
 
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "none"
+    name: ClassVar[str] = "none"
 
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
@@ -55,23 +49,17 @@ class _Silent:
 @final
 @dataclass(frozen=True)
 class RandomNoise:
-    """Noise of a realistic size instead of information.
-
-    It is the paper's fallback for long words, seeded and scaled.
+    """Noise of a realistic size: the paper's fallback for long words, seeded and scaled.
 
     Attributes:
         seed: Seed, with those of the problems: a token at a given position of a problem always gets
-            the same number, whatever stands beside it in the batch.
+            the same number, whatever else is in the batch.
         scale: Standard deviation of the predicted losses.
     """
 
+    name: ClassVar[str] = "random"
     seed: int = 0
     scale: float = 0.03
-
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "random"
 
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable

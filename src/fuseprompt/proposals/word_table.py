@@ -2,7 +2,8 @@
 
 One matrix product per problem then says which words match a target, without any gradient. The table
 knows nothing of the text around the word. Word-internal tokens get the answer for the whole last
-word, which is read when it is asked for. Read next: `fuseprompt.proposals.additive`.
+word, which is read when it is asked for. A term without one output per text, as a `Continuation`,
+has no table: `WordTableState.bind` gives it the gradient.
 """
 
 import contextlib
@@ -11,16 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fuseprompt.cache import cache_dir, is_intact, write_atomically
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.proposals.base import Meter, Positions, lengthened_words
+from fuseprompt.proposals.base import Meter, Positions, ProposalState, Scorer, lengthened_words
+from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 #: The neutral sentence in which a word stands alone.
@@ -41,26 +45,23 @@ OnProgress = Callable[[int, int], None]
 @final
 @dataclass(frozen=True)
 class WordTable:
-    """Proposes by each word's output alone.
+    """Proposes by each word's output alone, or by the gradient for a term without such outputs.
 
     Attributes:
         folder: Where tables are kept; the cache folder by default.
         on_progress: Called with (words done, words in all) while a table is made.
     """
 
+    name: ClassVar[str] = "word-table"
     folder: Path | None = None
     on_progress: OnProgress | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        """Name in results."""
-        return "word-table"
 
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
     ) -> "WordTableState":
         """Return the table of two models; it is read, or made, when a term first asks for it."""
-        return WordTableState(self, table, secondary)
+        gradient = Gradient().init(primary, secondary, table)
+        return WordTableState(self, table, secondary, gradient)
 
 
 @final
@@ -72,18 +73,22 @@ class WordTableState:
         setting: Where it is kept.
         table: From the primary's tokens to the secondary's.
         secondary: The model whose outputs it holds.
+        gradient: Proposes for terms without one output per text.
     """
 
     setting: WordTable
     table: RetokenizationTable
     secondary: TextModel
+    gradient: ProposalState
 
     @cached_property
     def _found(self) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
-        setting, device = self.setting, self.secondary.vocabulary.device
-        folder = setting.folder if setting.folder is not None else cache_dir() / "word-tables"
+        folder, device = self.setting.folder, self.secondary.vocabulary.device
         vectors, row_of = load_or_make(
-            self.secondary, self.table, folder, on_progress=setting.on_progress
+            self.secondary,
+            self.table,
+            cache_dir() / "word-tables" if folder is None else folder,
+            on_progress=self.setting.on_progress,
         )
         return vectors.to(device), row_of.to(device)
 
@@ -97,33 +102,26 @@ class WordTableState:
         """The row of each primary token, -1 for tokens that begin no word, on the device."""
         return self._found[1]
 
-    def check(self, loss: EmbedLoss) -> None:
-        """Let a term that compares no outputs say so before a table is made in vain."""
-        if "_found" not in self.__dict__:
-            loss.compare(read_in_template(self.secondary, [" it"]), torch.tensor([0]))
+    def bind(self, loss: EmbedLoss) -> Scorer:
+        """Return a scorer for a term: the table, or the gradient where it compares no outputs.
 
-    def bind(self, loss: EmbedLoss) -> "WordTableScorer":
-        """Return a scorer for a term; reads or makes the table if need be."""
-        self.check(loss)
+        The table is read or made when a term first needs it.
+        """
+        if not loss.compares_outputs:
+            return self.gradient.bind(loss)
         return WordTableScorer(loss, self.table, self.vectors, self.row_of)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class WordTableScorer:
-    """Scores word-initial tokens by the secondary's outputs for words that stand alone.
-
-    Attributes:
-        loss: The term with its targets.
-        table: From the primary's tokens to the term's.
-        vectors: Output for each distinct word.
-        row_of: Row of each primary token, -1 for tokens that begin no word.
-    """
+    """Scores tokens by the secondary's outputs for words that stand alone; see `WordTableState`."""
 
     loss: EmbedLoss
     table: RetokenizationTable
     vectors: Float[Tensor, "w o"]
     row_of: Int[Tensor, " v"]
+    _by_problem: dict[int, Float[Tensor, " w"]] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -134,18 +132,12 @@ class WordTableScorer:
     def _reader(self) -> "TemplateReader":
         return TemplateReader(self.loss.model)
 
-    @cached_property
-    def _by_problem(self) -> dict[int, Float[Tensor, " w"]]:
-        return {}
-
     def _alone(self, problem: int) -> Float[Tensor, " w"]:
         """Return the loss of each distinct word alone, against the target of a problem."""
-        known = self._by_problem
-        if problem not in known:
-            known[problem] = self.loss.compare(
-                self.vectors, torch.full((len(self.vectors),), problem)
-            )
-        return known[problem]
+        if problem not in self._by_problem:
+            same = torch.full((len(self.vectors),), problem)
+            self._by_problem[problem] = self.loss.compare(self.vectors, same)
+        return self._by_problem[problem]
 
     def _in_context(self, positions: Positions, alone: Float[Tensor, "n c"]) -> Tensor:
         """Shrink towards the mean word: one more word moves the loss of a long text less."""
@@ -176,36 +168,24 @@ class WordTableScorer:
 @final
 @dataclass(frozen=True, eq=False)
 class TemplateReader:
-    """Reads words in the template, each of them once.
-
-    Attributes:
-        model: The secondary.
-        meter: Adds up the words that were read.
-    """
+    """Reads words in the template, each of them once, which the meter counts."""
 
     model: TextModel
     meter: Meter = field(default_factory=Meter)
     _outputs: dict[str, Float[Tensor, " o"]] = field(default_factory=dict)
 
     def read(self, words: Sequence[str]) -> Mapping[str, Float[Tensor, " o"]]:
-        """Return the outputs by word of all words read so far, these among them.
-
-        Args:
-            words: Words without blanks around them; in the template a blank stands before them.
-        """
+        """Return the outputs of all words read so far, these included, by word without blanks."""
         unknown = sorted(set(words) - set(self._outputs))
         if unknown:
             outputs = read_in_template(self.model, [f" {word}" for word in unknown])
-            self.meter.add(float(len(unknown)))
+            self.meter.total += len(unknown)
             self._outputs.update(zip(unknown, outputs, strict=True))
         return self._outputs
 
 
 def read_in_template(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
-    """Return the output for each word (leading blank included) in the template, shape (b, o).
-
-    They lie on the model's device.
-    """
+    """Return the output for each word, leading blank included, in the template."""
     tokenizer = model.tokenizer
     rows = tokenizer.encode_batch([TEMPLATE.format(word=w) for w in words])
     ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
@@ -228,22 +208,14 @@ def load_or_make(
 
     Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers,
     vocabulary and template and carries a digest, and one vector is computed again at each load: a
-    damaged file, or another model under the same name, is noticed and the table made anew.
-
-    Args:
-        model: The secondary.
-        table: From the primary's tokens to the secondary's.
-        folder: Where tables are kept; where nothing can be written, they are only returned.
-        on_progress: Called with (done, all) while the table is made.
-
-    Returns:
-        The model's output for each distinct word, and the row of each primary token, on the CPU.
+    damaged file, or another model under the same name, is noticed and the table made anew. Where
+    `folder` cannot be written to, the table is only returned. Both tensors lie on the CPU.
     """
     words, row_of = distinct_words(table)
     file = folder / f"{fingerprint(model, table)}.safetensors"
     # A table without words is as wide as any: the width comes from a word of its own.
     probe = read_in_template(model, words[:1] or [" it"])[: len(words)].cpu()
-    known = _read(file)
+    known = load_file(file)["vectors"] if is_intact(file) else None
     if (
         known is not None
         and known.shape == (len(words), probe.shape[1])
@@ -257,19 +229,15 @@ def load_or_make(
         if on_progress is not None:
             on_progress(min(start + _CHUNK, len(words)), len(words))
     vectors = torch.cat(parts)
-    _keep(vectors, file)
+    content = vectors.view(torch.uint8).numpy().tobytes()
+    metadata = {"sha256": hashlib.sha256(content).hexdigest()}
+    with contextlib.suppress(OSError, SafetensorError):
+        write_atomically(file, lambda part: save_file({"vectors": vectors}, part, metadata))
     return vectors, row_of
 
 
 def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, " v"]]:
-    """Return the words that the secondary tells apart, and each primary token's row (or -1).
-
-    Args:
-        table: From the primary's tokens to the secondary's.
-
-    Returns:
-        Texts, leading blank included, and one row per token.
-    """
+    """Return the words that the secondary tells apart, and each primary token's row (or -1)."""
     pieces = table.pieces
     # Of ASCII words, whatever a search proposes: the table on disk serves every setting.
     tokens = torch.nonzero((pieces.lengths > 0) & table.word_initial).flatten()
@@ -290,22 +258,3 @@ def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
     digest = hashlib.sha256("\0".join(facts).encode())
     digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def _read(file: Path) -> Float[Tensor, "r o"] | None:
-    """Return the vectors in a file; None if there is none, or a damaged one."""
-    from safetensors.torch import load_file
-
-    return load_file(file)["vectors"] if is_intact(file) else None
-
-
-def _keep(vectors: Float[Tensor, "r o"], file: Path) -> None:
-    """Write vectors to a file, if it can be written; a reader sees the whole file or none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    stored = {"vectors": vectors.contiguous()}
-    content = stored["vectors"].view(torch.uint8).numpy().tobytes()
-    metadata = {"sha256": hashlib.sha256(content).hexdigest()}
-    with contextlib.suppress(OSError, SafetensorError):
-        write_atomically(file, lambda partial: save_file(stored, partial, metadata))
