@@ -9,15 +9,23 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fuseprompt.cli.bar import Bar
-from fuseprompt.cli.caption import Options, preset
+from fuseprompt.cli.caption import Options, preset, record
 from fuseprompt.cli.main import main
 from fuseprompt.cli.options import parse
-from fuseprompt.search.minimize import Progress
-from fuseprompt.tasks.settings import SENTIMENT_TEMPERATURE
+from fuseprompt.search.minimize import Progress, describe
+from fuseprompt.tasks.caption import caption
+from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.settings import (
+    SENTIMENT_TEMPERATURE,
+    CaptionSettings,
+    ModelIds,
+    ProposalName,
+)
 from tests.models.test_image_metadata import TURNED, jpeg
 from tests.tasks.fixtures import save_models, save_pictures
 
@@ -284,6 +292,46 @@ def test_a_sentiment_temperature_is_reported(run, tmp_path) -> None:
         assert line["settings"]["terms"]["sentiment"]["temperature"] == expected
         terms, weights = line["terms"], line["settings"]["weights"]
         assert line["loss"] == pytest.approx(sum(weights[n] * v for n, v in terms.items()), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--together",),
+        ("--proposal", "random", "--num-captions", "3", "--max-tokens", "4"),
+        ("--sentiment", "Negative", "--sentiment-temperature", "2", "--weight", "image=3"),
+        ("--prefix", "A big", "--forbid", "cat", "--require", "dog", "--require", "a"),
+    ],
+)
+def test_a_results_settings_and_seed_are_enough_to_run_it_again(options, run, tmp_path) -> None:
+    files = save_pictures(tmp_path, "a.png", "b.png")
+    lines = run(*files, "--json", "--seed", "5", *options).lines
+    told = lines[0]["settings"]
+    assert told["device"] == "cpu"
+    words = {rule["class"]: rule["words"] for rule in told["constraints"]}
+    (proposal,) = (
+        name
+        for name in get_args(ProposalName)
+        if describe(proposal_named(name)) == told["proposal"]
+    )
+    labels = told["terms"].get("sentiment", {})
+    same = {"prefix", "sentiment", "together", "num_captions", "weights"}
+    same |= {"beam_width", "search_width", "group_size", "time_limit"}
+    settings = CaptionSettings(
+        **{name: told[name] for name in same},
+        max_tokens=told["steps"],
+        sentiment_temperature=labels.get("temperature", SENTIMENT_TEMPERATURE),
+        forbid=tuple(words.get("Forbid", ())),
+        require=tuple(words.get("Require", ())),
+        proposal=proposal,
+        seed=lines[0]["seed"],
+    )
+    used = told["models"]
+    ids = ModelIds(used["fluency"], used["image"], used.get("sentiment", ""))
+    again = list(caption(files, settings, models=ids, device=told["device"]))
+    assert [record(one)["text"] for one in again] == [line["text"] for line in lines]
+    assert [record(one)["settings"] for one in again] == [line["settings"] for line in lines]
 
 
 def test_an_unknown_sentiment_names_the_labels(run, tmp_path) -> None:

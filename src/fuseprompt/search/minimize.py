@@ -225,6 +225,7 @@ def _search_group(
         "terms": {t.name: _options(t) for t in objective.terms},
         "group_size": group_size,
         "time_limit": time_limit,
+        "device": str(objective.primary.vocabulary.device),
         "threads": torch.get_num_threads(),
         "models": {
             objective.fluency.name: objective.primary.name,

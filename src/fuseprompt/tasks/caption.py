@@ -297,6 +297,8 @@ def _captions_of(
     result: Result, settings: CaptionSettings, together: tuple[str, ...]
 ) -> Iterator[Caption]:
     file = result.problem.id.partition(":")[2]
+    asked = {n: getattr(settings, n) for n in ("prefix", "sentiment", "together", "num_captions")}
+    result = replace(result, settings={**asked, **result.settings})
     best = [result]
     for i, other in enumerate(result.alternatives, start=1):
         own = {f.name: getattr(other, f.name) for f in fields(other)}
