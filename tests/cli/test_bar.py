@@ -61,11 +61,11 @@ def shared_by(terminal: Terminal) -> Iterator[None]:
 def test_results_and_errors_stay_on_the_screen(terminal: Terminal) -> None:
     with shared_by(terminal), Bar(2) as shown:
         shown.on_step(Progress(1, 4, ("An image of [a] cat",)))
-        shown.say("a.png\n  An image of a cat.\n  loss 1.0")
+        shown.result("a.png\n  An image of a cat.\n  loss 1.0")
         shown.advance()
-        shown.tell("error: b.png: no such file.")
+        shown.log("error: b.png: no such file.")
         shown.make("word table", 3, 10)
-        shown.say("c.png\n  An image of [red] paint.\n  loss 2.0")
+        shown.result("c.png\n  An image of [red] paint.\n  loss 2.0")
     lines = [line.rstrip() for line in screen(terminal.getvalue())]
     assert lines == [
         "a.png",
@@ -95,8 +95,8 @@ def test_quiet_shows_nothing_but_what_is_said(terminal: Terminal) -> None:
     with shared_by(terminal), Bar(2, quiet=True) as shown:
         shown.on_step(Progress(1, 4, ("An image",)))
         shown.make("word table", 3, 10)
-        shown.remark("something")
-        shown.say("result")
+        shown.note("something")
+        shown.result("result")
     assert terminal.getvalue() == "result\n"
 
 
@@ -105,7 +105,7 @@ def test_without_a_terminal_only_lines_are_written(capsys: pytest.CaptureFixture
         shown.on_step(Progress(1, 4, ("An image",)))
         shown.make("word table", 3, 10)
         shown.make("word table", 10, 10)
-        shown.say("result")
+        shown.result("result")
     printed = capsys.readouterr()
     assert printed.out == "result\n"
     assert printed.err == "Making the word table (once, 10 entries) ...\n"

@@ -405,7 +405,7 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
                 "--weight",
                 "sentiment=3",
             ],
-            "--sentiment-weight 2: --weight says it too",
+            "--sentiment-weight 2: --weight has it, too",
         ),
         (("a.png", "--weight", "image=-2"), "at least 0"),
         (("a.png", "--weight", "image=0"), "only fluency may weigh 0"),

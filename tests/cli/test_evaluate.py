@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from fuseprompt.cli import evaluate, reproduce
 from fuseprompt.cli.bar import describe_seconds
-from fuseprompt.cli.main import main
+from fuseprompt.cli.main import COMMANDS, main
+from fuseprompt.cli.options import parse
 from fuseprompt.evaluation.runs import workers
 from fuseprompt.evaluation.runs.folder import read_run
 from tests.evaluation.runs.fakes import captions_of, inline_workers
@@ -165,6 +167,15 @@ def test_options_come_from_a_file(inline, data, tmp_path, models) -> None:
     assert len(run.captions) == 2
     assert run.settings.search["max_tokens"] == 1
     assert run.settings.search["weights"]["image"] == 3.0
+
+
+def test_steps_is_a_second_spelling_of_max_tokens(capsys) -> None:
+    for command, kind in (("evaluate", evaluate.Options), ("reproduce", reproduce.Options)):
+        argv = ("coco", "--root", "data", "--out", "run", "--steps", "3")
+        assert parse(kind, argv, command=command).evaluation.settings.max_tokens == 3
+    for command in set(COMMANDS) - {"evaluate", "reproduce"}:
+        assert main([command, "--steps", "3"]) == 2
+        assert "--steps: not expected here" in capsys.readouterr().err
 
 
 def test_every_sentiment_is_captioned(inline, data, tmp_path, models) -> None:

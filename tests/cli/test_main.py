@@ -41,17 +41,38 @@ def test_every_option_has_a_help(command) -> None:
         assert option.help[:1].isupper(), option.name
 
 
-def test_no_command_lists_the_commands(capsys) -> None:
+def test_no_command_says_what_to_do_first(capsys) -> None:
     assert main([]) == 2
-    listed = capsys.readouterr().err
-    assert main(["--help"]) == 0
-    assert capsys.readouterr().out == listed
-    assert all(f"  {name} " in listed for name in COMMANDS)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
+    assert len(lines) < 8
+    assert [line.split()[1] for line in lines[2:]] == ["prepare", "caption", "--help"]
 
 
-def test_an_unknown_command_names_the_nearest(capsys) -> None:
-    assert main(["captoin"]) == 2
-    assert "Did you mean caption?" in capsys.readouterr().err
+def test_help_lists_the_commands(capsys) -> None:
+    for flag in ("--help", "-h", "help"):
+        assert main([flag]) == 0
+        listed = capsys.readouterr().out
+        assert all(f"  {name} " in listed for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("captoin", " Did you mean caption?\n"), ("--quiet", "\n"), ("", "\n")],
+)
+def test_what_is_no_command_lists_the_commands(typed, hint, capsys) -> None:
+    assert main([typed]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: command {typed or repr(typed)}: expected one of caption, ")
+    assert printed.endswith(f"score.{hint}")
+
+
+def test_an_argument_too_many_is_refused_with_help_that_fits(capsys) -> None:
+    assert main(["prepare", "now"]) == 2
+    assert capsys.readouterr().err == "error: now: not expected here.\n"
+    assert main(["caption", "a.png", "--quiet", "b.png"]) == 2
+    assert "b.png: not expected here. Put all arguments together" in capsys.readouterr().err
 
 
 def run_python(*arguments: str) -> str:

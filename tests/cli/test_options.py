@@ -38,7 +38,7 @@ class Options:
     """
 
     files: tuple[Path, ...] = field(metadata={"argument": "FILE"})
-    size: Size
+    size: Size = field(metadata={"also": {"width": "how_wide"}})
     output: Output
     scale: PositiveFloat | None = None
     count: NaturalInt = 0
@@ -65,6 +65,16 @@ def test_every_kind_of_option_is_read() -> None:
     assert read("--json", "--", "-a").files == (Path("-a"),)
 
 
+def test_an_option_may_have_a_second_spelling(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("how_wide: 6")
+    assert read("a", "--how-wide", "5").size.width == 5
+    assert read("a", "--config", str(file)).size.width == 6
+    assert read("a", "--config", str(file), "--width", "7").size.width == 7
+    with pytest.raises(UsageError, match="--width 0: expected a whole number above 0"):
+        read("a", "--how-wide", "0")
+
+
 def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         read("--help")
@@ -72,7 +82,7 @@ def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[s
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("usage: fuseprompt try FILE ... [OPTIONS] Try everything that")
     assert "FILE Some files" in printed
-    assert "--width N How wide, in 100 % of cases (default: 3)" in printed
+    assert "--how-wide N How wide, in 100 % of cases (default: 3)" in printed
     assert "--kind NAME Which one: round, square (default: round)" in printed
     assert "--scale X A scale --count N (default: 0)" in printed
     assert "no help" not in printed
@@ -95,7 +105,7 @@ def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[s
         ),
         (("a", "--widht", "3"), "--widht: not expected here. Did you mean --width?"),
         (("a", "--wid", "3"), "--wid: not expected here. Did you mean --width?"),
-        (("a", "--width"), "--width: expected one argument."),
+        (("a", "--scale"), "--scale: expected one argument."),
         (("a", "--quiet", "b"), "b: not expected here. Put all arguments together"),
     ],
 )

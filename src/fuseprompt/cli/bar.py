@@ -1,12 +1,8 @@
-"""Progress on stderr, while a person is looking: one line, and all that is printed around it.
-
-It knows no command. Its `show` is the one callback for progress (`OnProgress`).
-"""
+"""Progress on stderr, one line while a person is looking, and all that is printed around it."""
 
 import shutil
 import sys
 import time
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +11,7 @@ if TYPE_CHECKING:
 _CLEAR = "\r\x1b[2K"
 
 
-class Bar(AbstractContextManager["Bar"]):
+class Bar:
     """A line with what is done, the work on the current item, and the time left.
 
     Args:
@@ -50,7 +46,7 @@ class Bar(AbstractContextManager["Bar"]):
         """Show how far something is that is made once and kept; it is announced first."""
         if what not in self._announced:
             self._announced.add(what)
-            self.remark(f"Making the {what} (once, {total:,} entries) ...")
+            self.note(f"Making the {what} (once, {total:,} entries) ...")
         self.show(what, done, total)
 
     def show(self, what: str, done: int, total: int) -> None:
@@ -63,18 +59,18 @@ class Bar(AbstractContextManager["Bar"]):
         self._done += 1
         self._draw()
 
-    def remark(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a line on stderr, unless quiet."""
         if not self._quiet:
-            self.tell(text)
+            self.log(text)
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line on stderr."""
         self._clear()
         print(text, file=sys.stderr, flush=True)
         self._draw()
 
-    def say(self, text: str) -> None:
+    def result(self, text: str) -> None:
         """Print a result on stdout."""
         self._clear()
         print(text, flush=True)

@@ -1,13 +1,9 @@
-"""`fuseprompt caption`: caption images and print the results.
-
-Results go to stdout, everything else to stderr. Read next: `fuseprompt.tasks.caption`, which does
-the work.
-"""
+"""`fuseprompt caption`: caption images; results go to stdout, everything else to stderr."""
 
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -60,37 +56,46 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def run(options: Options) -> int:
     """Caption images; return 1 if an image got no caption, or one without a required word."""
-    settings, quiet = _settings(options), options.output.quiet
+    settings, models, output = _settings(options), options.models, options.output
     has_sentiment = settings.sentiment is not None
-    ids = model_ids(options.models.models)
+    ids = model_ids(models.models)
     if options.prepare:
         from fuseprompt.cli.prepare import prepare
 
         used = ("image-text", "sentiment") if has_sentiment else ("image-text",)
         tables = used if settings.proposal in ("word-table", "additive") else ()
-        prepare(quiet=quiet or options.output.json, secondaries=tables)
-    if not quiet:
-        print(describe_models(options.models.models, ids, has_sentiment), file=sys.stderr)
+        prepare(quiet=output.quiet or output.json, secondaries=tables)
+    if not output.quiet:
+        print(describe_models(models.models, ids, has_sentiment), file=sys.stderr)
 
     from fuseprompt.models.hub import silence_libraries
     from fuseprompt.tasks.caption import caption, expand, left_alone
 
     silence_libraries()
     files = expand(options.images)
+    for note in left_alone(options.images):
+        output.note(note)
     num_texts = 1 if settings.together else len(files)
-    with _open_out(options.out) as out, Bar(num_texts, quiet=quiet or options.output.json) as bar:
+    with _open_out(options.out) as out, Bar(num_texts, quiet=output.quiet or output.json) as bar:
         report = _Report(bar, options, out)
-        for note in () if quiet else left_alone(options.images):
-            bar.tell(f"note: {note}")
         results = caption(
             files,
             settings,
             models=ids,
-            device=options.models.device,
+            device=models.device,
             on_step=report.on_step,
             on_progress=bar.make,
         )
         return report.print_all(results)
+
+
+def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
+    """Return the line that names the models, and the other choice."""
+    used = [ids.lm, ids.image_text, *([ids.sentiment] if has_sentiment else [])]
+    other = "--models offline needs no network"
+    if choice == "offline":
+        other = "--models paper takes the paper's from the Hugging Face Hub"
+    return f"Models: {', '.join(used)} ({other})."
 
 
 def _settings(options: Options) -> CaptionSettings:
@@ -98,11 +103,84 @@ def _settings(options: Options) -> CaptionSettings:
     if weight is None:
         return settings
     if "sentiment" in settings.weights:
-        raise UsageError(f"--sentiment-weight {weight:g}: --weight says it too.")
+        raise UsageError(f"--sentiment-weight {weight:g}: --weight has it, too.")
     return replace(settings, weights={**settings.weights, "sentiment": weight})
 
 
-def record(one: "Caption") -> dict[str, Any]:
+def _open_out(file: Path | None) -> AbstractContextManager[TextIO | None]:
+    """Open the file of `--out`, before any work is done."""
+    if file is None:
+        return nullcontext()
+    try:
+        # File names that are no UTF-8 reach us as lone surrogates; escaped, they are valid JSON.
+        return file.open("w", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise FuseError(f"--out {file}: cannot be written ({error.strerror}).") from None
+
+
+class _Report:
+    """Prints results as they come, and what was not finished if a person stops the search."""
+
+    def __init__(self, bar: Bar, options: Options, out: TextIO | None) -> None:
+        self._bar, self._out = bar, out
+        self._output = options.output
+        self._num_done = 0
+        self._last: Progress | None = None
+
+    def on_step(self, step: "Progress") -> None:
+        """Remember the best texts so far, and show them."""
+        self._last = step
+        self._bar.on_step(step)
+
+    def print_all(self, results: "Iterator[Caption | Failure]") -> int:
+        """Print each result when it comes; return the exit code."""
+        from fuseprompt.tasks.caption import Caption
+
+        code = 0
+        try:
+            for one in results:
+                if isinstance(one, Caption):
+                    code |= bool(one.missing)
+                    self._print(_record(one), _readable(one))
+                    self._note_missing(one)
+                else:
+                    code = 1
+                    self._bar.log(f"error: {one.error}")
+                    self._print({"image": one.image, "error": one.error}, "")
+                if not isinstance(one, Caption) or one.rank == 1:
+                    self._num_done += 1
+                    self._bar.advance()
+        except KeyboardInterrupt:
+            self._log_unfinished()
+            raise
+        return code
+
+    def _print(self, content: dict[str, Any], readable: str) -> None:
+        line = json.dumps(content, ensure_ascii=False)
+        if shown := line if self._output.json else readable:
+            self._bar.result(shown)
+        if self._out is not None:
+            self._out.write(line + "\n")
+            self._out.flush()
+
+    def _note_missing(self, one: "Caption") -> None:
+        """Note which required words a caption lacks; no caption with all of them was found."""
+        if one.missing and not self._output.quiet:
+            words = ", ".join(map(repr, one.missing))
+            self._bar.log(f"note: {one.image}: no finished caption with {words} was found")
+
+    def _log_unfinished(self) -> None:
+        """Log the best texts of images whose search was cut off; they are no results."""
+        if self._last is None:
+            return
+        for problem, text in zip(self._last.ids, self._last.texts, strict=True):
+            number, _, image = problem.partition(":")
+            if int(number) >= self._num_done:
+                at = f"after {self._last.step} of {self._last.steps} tokens"
+                self._bar.log(f"not finished, best {at}: {image}\n  {text}")
+
+
+def _record(one: "Caption") -> dict[str, Any]:
     """Return the JSON object of a caption; its image is a list where it was written together."""
     result = one.result
     return {
@@ -121,91 +199,6 @@ def record(one: "Caption") -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "fast_path": round(result.fast_path, 4),
     }
-
-
-def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
-    """Return the line that names the models, and the other choice."""
-    used = [ids.lm, ids.image_text, *([ids.sentiment] if has_sentiment else [])]
-    other = "--models offline needs no network"
-    if choice == "offline":
-        other = "--models paper takes the paper's from the Hugging Face Hub"
-    return f"Models: {', '.join(used)} ({other})."
-
-
-@contextmanager
-def _open_out(file: Path | None) -> Iterator[TextIO | None]:
-    """Open the file of `--out`, before any work is done."""
-    if file is None:
-        yield None
-        return
-    try:
-        # File names that are no UTF-8 reach us as lone surrogates; escaped, they are valid JSON.
-        opened = file.open("w", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise FuseError(f"--out {file}: cannot be written ({error.strerror}).") from None
-    with opened:
-        yield opened
-
-
-class _Report:
-    """Prints results as they come, and what was not finished if a person stops the search."""
-
-    def __init__(self, bar: Bar, options: Options, out: TextIO | None) -> None:
-        self._bar, self._options, self._out = bar, options, out
-        self._num_done = 0
-        self._last: Progress | None = None
-
-    def on_step(self, step: "Progress") -> None:
-        """Remember the best texts so far, and show them."""
-        self._last = step
-        self._bar.on_step(step)
-
-    def print_all(self, results: "Iterator[Caption | Failure]") -> int:
-        """Print each result when it comes; return the exit code."""
-        from fuseprompt.tasks.caption import Failure
-
-        failed = 0
-        try:
-            for one in results:
-                if isinstance(one, Failure):
-                    failed = 1
-                    self._bar.tell(f"error: {one.error}")
-                    self._print({"image": one.image, "error": one.error}, "")
-                else:
-                    failed |= bool(one.missing)
-                    self._print(record(one), _readable(one))
-                    self._note_missing(one)
-                if isinstance(one, Failure) or one.rank == 1:
-                    self._num_done += 1
-                    self._bar.advance()
-        except KeyboardInterrupt:
-            self._tell_unfinished()
-            raise
-        return failed
-
-    def _print(self, content: dict[str, Any], readable: str) -> None:
-        line = json.dumps(content, ensure_ascii=False)
-        if shown := line if self._options.output.json else readable:
-            self._bar.say(shown)
-        if self._out is not None:
-            self._out.write(line + "\n")
-            self._out.flush()
-
-    def _note_missing(self, one: "Caption") -> None:
-        """Note which required words a caption lacks; no caption with all of them was found."""
-        if one.missing and not self._options.output.quiet:
-            words = ", ".join(map(repr, one.missing))
-            self._bar.tell(f"note: {one.image}: no finished caption with {words} was found")
-
-    def _tell_unfinished(self) -> None:
-        """Print the best texts of images whose search was cut off, on stderr: no results yet."""
-        if self._last is None:
-            return
-        for problem, text in zip(self._last.ids, self._last.texts, strict=True):
-            number, _, image = problem.partition(":")
-            if int(number) >= self._num_done:
-                at = f"after {self._last.step} of {self._last.steps} tokens"
-                self._bar.tell(f"not finished, best {at}: {image}\n  {text}")
 
 
 def _readable(one: "Caption") -> str:

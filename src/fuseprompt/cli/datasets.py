@@ -1,13 +1,9 @@
-"""`fuseprompt datasets`: what each dataset needs, where people get it, and whether it is complete.
-
-Nothing is downloaded. The readers are in `fuseprompt.evaluation.datasets`, to be read next.
-"""
+"""`fuseprompt datasets`: what a dataset needs, where people get it, whether it is complete."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
@@ -48,7 +44,7 @@ def run(options: Options) -> int:
         for each in NAMES if name is None else (name,):
             source = find_source(each)
             if output.json:
-                print(json.dumps(_as_json(each, source)))
+                print(json.dumps({"dataset": each, **asdict(source)}))
             elif output.quiet:
                 print(each)
             else:
@@ -66,8 +62,12 @@ def run(options: Options) -> int:
 
 def _print_source(name: str, source: "Source") -> None:
     print(f"{name}: {source.title}")
+    splits = [
+        f"{split} ({source.counts[split].images:,} images)" if split in source.counts else split
+        for split in source.splits
+    ]
     rows = {
-        "splits": [_splits(source)],
+        "splits": [", ".join(splits)],
         "sentiments": [", ".join(source.sentiments)] if source.sentiments else [],
         "files": source.files,
         "images": [", ".join(source.images)],
@@ -81,18 +81,12 @@ def _print_source(name: str, source: "Source") -> None:
     print()
 
 
-def _splits(source: "Source") -> str:
-    """Return the splits in words, with the published counts of images."""
-    words = [
-        f"{split} ({source.counts[split].images:,} images)" if split in source.counts else split
-        for split in source.splits
-    ]
-    return ", ".join(words)
-
-
 def _print_check(check: "Check", root: Path, *, quiet: bool) -> None:
     if not quiet:
-        sentiments, domains = _counted(check.by_sentiment), _counted(check.by_domain)
+        sentiments, domains = (
+            f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})" * bool(counts)
+            for counts in (check.by_sentiment, check.by_domain)
+        )
         print(f"{check.dataset}, split {check.split}, in {root}")
         print(f"  images       {check.images:,}{domains}")
         print(f"  captions     {check.references:,} by people")
@@ -106,14 +100,3 @@ def _print_check(check: "Check", root: Path, *, quiet: bool) -> None:
         print(f"  {note}")
     if check.is_complete and not quiet:
         print("  complete")
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    if not counts:
-        return ""
-    return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})"
-
-
-def _as_json(name: str, source: "Source") -> dict[str, Any]:
-    """Return all that is known of a dataset as plain JSON values."""
-    return {"dataset": name, **asdict(source)}

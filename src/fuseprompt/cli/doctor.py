@@ -1,7 +1,7 @@
 """`fuseprompt doctor`: print what is installed, which models are here, and what mends the rest.
 
-Without an argument it only looks: nothing is downloaded, converted or loaded. With models it loads
-each as a search would, so that what is refused here is refused there, with the same sentence.
+Without an argument nothing is downloaded, converted or loaded. Models are loaded as a search would,
+so that what is refused here is refused there, with the same sentence.
 """
 
 import json
@@ -24,6 +24,13 @@ from fuseprompt.tasks.tables import SECONDARIES, find_table
 
 #: The packages that results depend on.
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
+
+#: Kinds of models by the class that `load` returns; all others join texts and images.
+_KINDS = {
+    "CausalLM": "language model",
+    "Classifier": "classifier",
+    "SentenceEncoder": "sentence encoder",
+}
 
 
 @dataclass(frozen=True)
@@ -55,23 +62,26 @@ def run(options: Options) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Return the facts, as plain JSON values.
-
-    Returns:
-        Among others `configuration`, the models of a command without `--models`; the states of the
-        offline models, their word tables and the paper's models (id, ready, size in bytes, note);
-        and `remedies`: what the configuration lacks, and the command that brings it.
-    """
+    """Return the facts as JSON values; `remedies` has what is missing and what to type."""
     versions = {"fuseprompt": __version__} | {name: _version_of(name) for name in _PACKAGES}
-    device, threads = _describe_torch(versions["torch"])
+    device, threads = "none: torch is not installed", 0
+    if versions["torch"] != "missing":
+        import torch  # This takes seconds.
+
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        threads = torch.get_num_threads()
     configuration = ModelSettings().models
-    offline = [_offline_state(name) for name in RECIPES]
-    paper = [_hub_state(model_id) for model_id in vars(PAPER).values()]
-    remedies = [
-        _remedy(f"The package {name} is not installed.", "pip install fuseprompt")
+    faults = {name: find_fault(name, afresh=True) for name in RECIPES}
+    offline = [
+        _state(f"offline:{name}", 0 if fault else read_manifest()[name].size, fault or "")
+        for name, fault in faults.items()
+    ]
+    paper = [_find_in_hub_cache(model_id) for model_id in vars(PAPER).values()]
+    remedies = {
+        f"The package {name} is not installed.": "pip install fuseprompt"
         for name, version in versions.items()
         if version == "missing"
-    ]
+    } | _find_remedies(configuration, offline, paper)
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -84,7 +94,7 @@ def examine() -> dict[str, Any]:
         "word_tables": [_table_state(name) for name in SECONDARIES],
         "paper": paper,
         "metrics": _describe_metrics(),
-        "remedies": remedies + _find_remedies(configuration, offline, paper),
+        "remedies": [{"problem": each, "command": cmd} for each, cmd in remedies.items()],
     }
 
 
@@ -93,16 +103,6 @@ def _version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "missing"
-
-
-def _describe_torch(version: str) -> tuple[str, int]:
-    # Importing torch takes seconds; without it there is nothing to ask.
-    if version == "missing":
-        return "none: torch is not installed", 0
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return device, torch.get_num_threads()
 
 
 def _describe_metrics() -> dict[str, str]:
@@ -124,12 +124,6 @@ def _state(model_id: str, size: int, note: str = "") -> dict[str, Any]:
     return {"id": model_id, "ready": not note, "size": 0 if note else size, "note": note}
 
 
-def _offline_state(name: str) -> dict[str, Any]:
-    entry = read_manifest().get(name)
-    fault = find_fault(name, afresh=True) or ""
-    return _state(f"offline:{name}", 0 if entry is None else entry.size, fault)
-
-
 def _table_state(secondary: str) -> dict[str, Any]:
     name, file = f"word table of offline:{secondary}", find_table(secondary)
     if file is None:
@@ -137,8 +131,8 @@ def _table_state(secondary: str) -> dict[str, Any]:
     return _state(name, file.stat().st_size)
 
 
-def _hub_state(model_id: str) -> dict[str, Any]:
-    """Look for a model in the local cache of the Hub, without asking the Hub."""
+def _find_in_hub_cache(model_id: str) -> dict[str, Any]:
+    """Return the state of a model in the local cache of the Hub, without asking the Hub."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
@@ -151,25 +145,20 @@ def _hub_state(model_id: str) -> dict[str, Any]:
     return _state(model_id, 0, "not in the Hub's local cache")
 
 
-def _remedy(problem: str, command: str) -> dict[str, str]:
-    return {"problem": problem, "command": command}
-
-
 def _find_remedies(
     configuration: str, offline: list[dict[str, Any]], paper: list[dict[str, Any]]
-) -> list[dict[str, str]]:
-    """Return what keeps the configuration from being used, and what to type."""
+) -> dict[str, str]:
+    """Return what keeps the configuration from being used, each with what to type."""
     if configuration == "offline":
         faults = [f"{state['id']} {state['note']}" for state in offline if not state["ready"]]
-        return [_remedy("; ".join(faults) + ".", "fuseprompt prepare")] if faults else []
+        return {"; ".join(faults) + ".": "fuseprompt prepare"} if faults else {}
     if configuration == "paper":
         missing = [state["id"] for state in paper if not state["ready"]]
-        where = "is not in the local cache of the Hub."
-        return [_remedy(f"{each} {where}", f"hf download {each}") for each in missing]
+        return {f"{m} is not in the local cache of the Hub.": f"hf download {m}" for m in missing}
     if Path(configuration).is_file():
-        return []
+        return {}
     problem = f"FUSEPROMPT_MODELS is {configuration!r}: expected offline, paper or a file."
-    return [_remedy(problem, "unset FUSEPROMPT_MODELS")]
+    return {problem: "unset FUSEPROMPT_MODELS"}
 
 
 def _print_tables(report: Mapping[str, Any]) -> None:
@@ -187,7 +176,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
     print(f"\n{'model':50} on disk  state")
     for state in (*report["offline"], *report["word_tables"], *report["paper"]):
         size = f"{state['size'] / 1e6:.0f} MB" if state["ready"] else "-"
-        # A fault that names the folder would make the table unreadable; it is told in full below.
+        # A fault that names the folder would make the table unreadable; it stands in full below.
         note = "ready" if state["ready"] else state["note"].partition(" (")[0].partition(":")[0]
         print(f"{state['id']:50} {size:>7}  {note}")
     print()
@@ -203,8 +192,9 @@ def _print_model(model_id: str, output: Output) -> int:
     facts |= {"labels": (), "notes": (), "error": ""}
     try:
         model = load(model_id)
-        facts |= {"kind": _kind(model), "tokens": len(model.vocabulary), "notes": model.notes}
-        facts |= {"max_length": model.max_length, "labels": tuple(getattr(model, "labels", ()))}
+        facts["kind"] = _KINDS.get(type(model).__name__, "image-text model")
+        facts |= {"tokens": len(model.vocabulary), "max_length": model.max_length}
+        facts |= {"labels": tuple(getattr(model, "labels", ())), "notes": model.notes}
     except FuseError as error:
         facts["error"] = str(error)
     if output.json:
@@ -217,17 +207,3 @@ def _print_model(model_id: str, output: Output) -> int:
         notes = facts["notes"] or ("Nothing is unusual about it.",)
         print(f"{model_id}: {facts['kind']}{labels}, {size}", *notes, sep="\n  ", flush=True)
     return int(bool(facts["error"]))
-
-
-def _kind(model: object) -> str:
-    from fuseprompt.models.causal_lm import CausalLM
-    from fuseprompt.models.encoders import Classifier, SentenceEncoder
-
-    kinds = {
-        CausalLM: "language model",
-        Classifier: "classifier",
-        SentenceEncoder: "sentence encoder",
-    }
-    return next(
-        (words for kind, words in kinds.items() if isinstance(model, kind)), "image-text model"
-    )

@@ -1,13 +1,10 @@
-"""`fuseprompt evaluate`: caption a dataset, score it and write the report.
-
-A thin layer over `fuseprompt.evaluation.runs.evaluate`.
-"""
+"""`fuseprompt evaluate`: caption a dataset, score it and write the report."""
 
 import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,15 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fuseprompt.cli.bar import Bar, describe_seconds
 from fuseprompt.cli.caption import describe_models, preset
 from fuseprompt.cli.options import Output
+from fuseprompt.cli.score import print_scores
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.runs.plan import RunOptions
-from fuseprompt.tasks.settings import (
-    File,
-    Folder,
-    ModelSettings,
-    SearchSettings,
-    model_ids,
-)
+from fuseprompt.tasks.settings import File, Folder, ModelSettings, SearchSettings, model_ids
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.runs.evaluate import Status
@@ -36,16 +28,13 @@ __all__ = ["Evaluation", "Options", "ScoringOptions", "preset", "print_run", "ru
 #: Seconds between two lines about progress where nobody is looking at a terminal.
 LINE_SECONDS: Final = 60.0
 
-#: Folder in a run for `--check-grouping`.
-ALONE: Final = "alone"
-
 
 @dataclass(frozen=True)
 class ScoringOptions:
     """How captions are scored.
 
     Attributes:
-        spice_folder: Stanford CoreNLP 3.6.0, for SPICE.
+        spice_folder: Folder of Stanford CoreNLP 3.6.0, for SPICE.
         no_score: Write captions and report, compute no scores.
     """
 
@@ -63,7 +52,7 @@ class Evaluation:
     """
 
     run: RunOptions
-    settings: SearchSettings
+    settings: SearchSettings = field(metadata={"also": {"max_tokens": "steps"}})
     models: ModelSettings
     scoring: ScoringOptions
     output: Output
@@ -93,28 +82,29 @@ def run(options: Options) -> int:
     from fuseprompt.models.hub import silence_libraries
 
     chosen, scoring = options.evaluation, options.evaluation.scoring
-    how = chosen.run
+    how, models = chosen.run, chosen.models
     if how.executor == "ray":
         check_ray()
     dataset = read_dataset(options.dataset, how.root, split=how.split, sentiment=how.sentiment)
     with Bar(quiet=chosen.output.quiet) as bar:
-        status = _Status(bar)
+
+        def note(text: str) -> None:
+            bar.note(f"note: {text}")
+
         for text in dataset.notes:
-            status.note(text)
+            note(text)
         has_sentiment = any(item.sentiment for item in dataset.items)
-        ids = model_ids(chosen.models.models)
-        bar.remark(describe_models(chosen.models.models, ids, has_sentiment))
-        if not scoring.no_score:
-            _note_missing_tools(status.note, scoring.spice_folder)
+        bar.note(describe_models(models.models, model_ids(models.models), has_sentiment))
+        if not scoring.no_score and (missing := _find_missing_tools(scoring.spice_folder)):
+            note(missing)
         silence_libraries()
-        caption = partial(
-            evaluate, dataset, models=chosen.models, on_status=status.show, on_note=status.note
-        )
-        with _stopped_by_sigterm(), _told_what_is_safe(how.out):
+        show = _Status(bar).show
+        caption = partial(evaluate, dataset, models=models, on_status=show, on_note=note)
+        with _stoppable(how.out):
             found = caption(how, search=chosen.settings)
             agreement: dict[str, Any] = {}
             if chosen.check_grouping:
-                alone = replace(how, out=how.out / ALONE, resume=True)
+                alone = replace(how, out=how.out / "alone", resume=True)
                 other = caption(alone, search=replace(chosen.settings, group_size=1))
                 agreement = asdict(compare(found, other))
                 write_text(how.out / "grouping.json", json.dumps(agreement) + "\n")
@@ -123,7 +113,7 @@ def run(options: Options) -> int:
                 dataset,
                 with_scores=not scoring.no_score,
                 spice_folder=scoring.spice_folder,
-                on_note=status.note,
+                on_note=note,
             )
     print_run(found, scores, agreement=agreement, as_json=chosen.output.json)
     return 0 if found.num_missing == 0 else 1
@@ -155,14 +145,12 @@ def print_run(run: "Run", scores: Any, *, agreement: Any = None, as_json: bool) 
             "differ when every image is searched alone; losses of the others agree to "
             f"{agreement['largest_difference']:.0e}"
         )
-    from fuseprompt.cli.score import print_scores
-
     print_scores(scores)
     print(f"Report: {run.folder / 'report.md'}")
 
 
-def _note_missing_tools(note: Callable[[str], None], spice_folder: Path | None) -> None:
-    """Note before the work which scores will be missing after it."""
+def _find_missing_tools(spice_folder: Path | None) -> str:
+    """Return, before the work, which scores will be missing after it, or nothing."""
     from fuseprompt.evaluation.metrics.coco_tools import find_corenlp, find_java, library_folder
 
     missing = "the published metrics"
@@ -173,19 +161,15 @@ def _note_missing_tools(note: Callable[[str], None], spice_folder: Path | None) 
         if spice_folder is not None:
             find_corenlp(spice_folder)
     except MetricError as error:
-        note(f"{missing} will be missing: {error}")
+        return f"{missing} will be missing: {error}"
+    return ""
 
 
 class _Status:
-    """Shows how far a run is: in the bar on a terminal, else a line a minute."""
+    """How far a run is: in the bar on a terminal, otherwise a line a minute."""
 
     def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        self._last_line = time.monotonic()
-
-    def note(self, text: str) -> None:
-        """Print what a person should know."""
-        self._bar.remark(f"note: {text}")
+        self._bar, self._last_line = bar, time.monotonic()
 
     def show(self, status: "Status") -> None:
         """Show how far the run is."""
@@ -197,12 +181,14 @@ class _Status:
         self._bar.show(line, 0, 0)
         if not self._bar.is_shown and time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._bar.remark(line)
+            self._bar.note(line)
 
 
 @contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Leave in good order when a scheduler asks for it: exit code 143."""
+def _stoppable(folder: Path) -> Iterator[None]:
+    """Let SIGTERM end a run in good order (exit code 143), and print what is safe of it."""
+    from fuseprompt.evaluation.runs.folder import JOURNAL
+    from fuseprompt.evaluation.runs.journal import newest, read_journal
 
     def stop(_number: int, _frame: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
@@ -210,22 +196,10 @@ def _stopped_by_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        num_safe = sum(r.ok for r in newest(read_journal(folder / JOURNAL)).values())
+        how = f"stopped: {num_safe:,} captions are safe in {folder}; go on with --resume"
+        print(how, file=sys.stderr)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _told_what_is_safe(folder: Path) -> Iterator[None]:
-    """Print how many captions are safe when a run is stopped."""
-    from fuseprompt.evaluation.runs.folder import JOURNAL
-    from fuseprompt.evaluation.runs.journal import newest, read_journal
-
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        safe = [r for r in newest(read_journal(folder / JOURNAL)).values() if r.ok]
-        print(
-            f"stopped: {len(safe):,} captions are safe in {folder}; go on with --resume",
-            file=sys.stderr,
-        )
-        raise

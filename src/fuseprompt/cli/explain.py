@@ -1,8 +1,4 @@
-"""`fuseprompt explain`: a page that shows one step of a caption, and what each proposal names.
-
-A thin layer over `fuseprompt.evaluation.explain` and `fuseprompt.evaluation.explain_page`, which
-are to be read next.
-"""
+"""`fuseprompt explain`: a page that shows one step of a caption, and what each proposal names."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -62,10 +58,13 @@ def run(options: Options) -> int:
 
     photo = open_image(options.image)
     out, output = options.out, options.output
-    _check_folder(out)
+    if out.is_dir() or not out.parent.is_dir():
+        raise FuseError(
+            f"--out {out}: expected a file name in a folder that exists, such as step.html."
+        )
     silence_libraries()
     with Bar(quiet=output.quiet or output.json) as bar:
-        bar.remark("loading models ...")
+        bar.note("loading models ...")
         models = load_models(model_ids(options.models.models), device=options.models.device)
         found = explain(
             photo,
@@ -76,7 +75,7 @@ def run(options: Options) -> int:
             search_width=options.search_width,
             num_likeliest=options.likeliest,
             caption=CaptionSettings(prefix=options.prefix),
-            on_progress=lambda what: bar.remark(f"{what} ..."),
+            on_progress=lambda what: bar.note(f"{what} ..."),
         )
     try:
         out.write_text(render(found, photo, name=Path(options.image).name), encoding="utf-8")
@@ -90,11 +89,3 @@ def run(options: Options) -> int:
             of = f"{view.found} of {len(found.best)} best tokens among its {len(view.proposals)}"
             print(f"  {view.name:13} rank correlation {view.rho:5.2f}   {of}")
     return 0
-
-
-def _check_folder(out: Path) -> None:
-    """Raise a `FuseError` before any work is done if the page could not be written."""
-    if out.is_dir() or not out.parent.is_dir():
-        raise FuseError(
-            f"--out {out}: expected a file name in a folder that exists, such as step.html."
-        )

@@ -1,8 +1,4 @@
-"""`fuseprompt fit`: fit the maps between two models' embeddings and keep them in a folder.
-
-A thin layer over `fuseprompt.fuse.fit`, which is to be read next: it loads models and words,
-shows progress on stderr and prints one line per case.
-"""
+"""`fuseprompt fit`: fit the maps between two models' embeddings and keep them in a folder."""
 
 import json
 import sys
@@ -59,7 +55,7 @@ def run(options: Options) -> int:
     from fuseprompt.fuse.fit import FitSettings, fit_adapter
     from fuseprompt.models.hub import load
 
-    listed = _read_words(options)
+    counts = _read_words(options)
     settings = FitSettings(
         max_tokens=options.max_tokens,
         words_per_case=options.words_per_case,
@@ -74,13 +70,12 @@ def run(options: Options) -> int:
         def on_case(key: tuple[int, int], _: object, done: int, planned: int) -> None:
             bar.show(f"words of {key[0] or 'any'} and {key[1]} tokens", done, planned)
 
-        words = listed if options.frequency_weights else dict.fromkeys(listed, 1.0)
+        words = counts if options.frequency_weights else dict.fromkeys(counts, 1.0)
         table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
     table.save(options.out)
     if output.json:
         for (k, l), report in table.reports.items():  # noqa: E741
-            line = {"primary_tokens": k, "secondary_tokens": l, **asdict(report)}
-            print(json.dumps(line))
+            print(json.dumps({"primary_tokens": k, "secondary_tokens": l, **asdict(report)}))
     elif not output.quiet:
         _print_table(table.reports)
         for reason, count in table.left_out.items():
@@ -115,13 +110,11 @@ def _read_words(options: Options) -> dict[str, float]:
 
 
 def _count_words(lines: Iterable[str]) -> dict[str, float]:
-    """Return how often each word occurs."""
     counts = Counter(word for line in lines for word in line.split())
     return {word: float(count) for word, count in counts.items()}
 
 
 def _print_table(reports: "Mapping[CaseKey, CaseReport]") -> None:
-    """Print a readable table of the cases."""
     print(f"{'case':>7} {'words':>6} {'held out':>8} {'ridge':>7} {'R2':>6} {'cosine':>6} {'s':>6}")
     for (k, l), r in reports.items():  # noqa: E741
         case = f"{k or '*'} -> {l}" if (k, l) != (0, 0) else "shared"

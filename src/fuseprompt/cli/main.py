@@ -4,7 +4,7 @@ A command is a module of this package with a dataclass `Options` and a function 
 `COMMANDS`; it may have a `preset` of defaults that depend on what was typed. `Options` holds the
 job's settings (`fuseprompt.tasks.settings`) and what only the command has.
 
-Exit codes: 0 all went well, 1 something failed (said in one sentence on stderr), 2 a usage error,
+Exit codes: 0 all went well, 1 something failed (one sentence on stderr), 2 a usage error,
 130 Ctrl-C, 143 stopped by SIGTERM. Read next: `fuseprompt.cli.options`.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fuseprompt import __version__
-from fuseprompt.cli.options import choose, parse
+from fuseprompt.cli.options import nearest, parse
 from fuseprompt.errors import FuseError, UsageError
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -31,18 +31,26 @@ COMMANDS: Final[Mapping[str, str]] = {
     "score": "score captions against those of people: BLEU to CIDEr-D",
 }
 
+_ABOUT: Final = "Optimise one text against several models at once, whatever tokens they use."
+
+_FIRST_STEPS: Final = f"""{_ABOUT}
+
+  fuseprompt prepare            first, once: make the offline models on this machine
+  fuseprompt caption photo.jpg  caption a photo with them
+  fuseprompt --help             list all commands"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, of the process by default; return the exit code."""
-    _allow_odd_names()
+    for stream in (sys.stdout, sys.stderr):
+        # File names that are not UTF-8 are printed, escaped, instead of failing.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
     try:
         return _run(sys.argv[1:] if argv is None else list(argv))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except FuseError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -52,36 +60,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    if argv and not argv[0].startswith("-"):
-        command = choose(argv[0], tuple(COMMANDS), "command")
-        module = importlib.import_module(f"fuseprompt.cli.{command}")
-        preset = getattr(module, "preset", None)
-        return int(module.run(parse(module.Options, argv[1:], command=command, preset=preset)))
-    if argv == ["--version"]:
+    if not argv:
+        print(_FIRST_STEPS, file=sys.stderr)
+        return 2
+    command = argv[0]
+    if command in ("-h", "--help", "help"):
+        print(f"usage: fuseprompt COMMAND [OPTIONS]\n\n{_ABOUT}\n")
+        print(*(f"  {name:10} {about}" for name, about in COMMANDS.items()), sep="\n")
+        print("\nfuseprompt COMMAND --help shows a command's options, --version the version.")
+        return 0
+    if command == "--version":
         print(f"fuseprompt {__version__}")
         return 0
-    is_asked = argv in (["--help"], ["-h"])
-    print(_help(), file=sys.stdout if is_asked else sys.stderr)
-    return 0 if is_asked else 2
-
-
-def _help() -> str:
-    return "\n".join(
-        [
-            "usage: fuseprompt COMMAND [OPTIONS]",
-            "",
-            "Optimise one text against several models at once, whatever tokens they use.",
-            "",
-            *(f"  {name:10} {about}" for name, about in COMMANDS.items()),
-            "",
-            "fuseprompt COMMAND --help shows a command's options, --version the version.",
-        ]
-    )
-
-
-def _allow_odd_names() -> None:
-    """Let file names that are not UTF-8 be printed, escaped, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    if command not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        near = nearest(command, tuple(COMMANDS))
+        raise UsageError(f"command {command or repr(command)}: expected one of {known}.{near}")
+    module = importlib.import_module(f"fuseprompt.cli.{command}")
+    preset = getattr(module, "preset", None)
+    return int(module.run(parse(module.Options, argv[1:], command=command, preset=preset)))

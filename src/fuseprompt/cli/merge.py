@@ -1,9 +1,5 @@
-"""`fuseprompt merge`: join the shards of a run, score the whole and write its report.
+"""`fuseprompt merge`: join the shards of a run, score the whole and write its report."""
 
-A thin layer over `fuseprompt.evaluation.runs.merge`.
-"""
-
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,30 +33,24 @@ class Options:
 
 def run(options: Options) -> int:
     """Join runs; return 0 if no caption is missing, else 1."""
-    folders, scoring = options.runs, options.scoring
-    if options.out is None and len(folders) > 1:
+    scoring = options.scoring
+    if options.out is None and len(options.runs) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
     from fuseprompt.evaluation.runs.merge import conclude, merge
 
-    merged = merge(folders, options.out)
-    run = merged.run
-
-    def note(text: str) -> None:
-        if not options.output.quiet:
-            print(f"note: {text}", file=sys.stderr)
+    merged = merge(options.runs, options.out)
+    run, note = merged.run, options.output.note
 
     if merged.num_doubled:
-        note(
-            f"{merged.num_doubled:,} captions are in more than one folder, "
-            f"{merged.num_differing:,} of them not the same; the first folder's count"
-        )
+        differing = f"{merged.num_differing:,} of them not the same; the first folder's count"
+        note(f"{merged.num_doubled:,} captions are in more than one folder, {differing}")
     if run.num_missing:
         note(f"{run.num_missing:,} captions are missing and count as zero")
     scores: Any = {}
     try:
         dataset = _dataset_of(run, options.root)
     except DatasetError as error:
-        note(f"no scores and no report: {error} --root says where the dataset is.")
+        note(f"no scores and no report: {error} Give its folder by --root.")
     else:
         scores = conclude(
             run,
@@ -77,12 +67,9 @@ def _dataset_of(run: "Run", root: Path | None) -> "Dataset":
     """Return the dataset that a run was made for; refuse another."""
     from fuseprompt.evaluation.datasets import read_dataset
 
-    place = Path(run.scope.root) if root is None else root
-    dataset = read_dataset(
-        run.settings.dataset, place, split=run.settings.split, sentiment=run.scope.sentiment
-    )
-    if dataset.fingerprint != run.settings.fingerprint:
-        raise DatasetError(
-            f"{place}: its annotations are not those that the captions were made for."
-        )
+    place, made_for = root or Path(run.scope.root), run.settings
+    sentiment = run.scope.sentiment
+    dataset = read_dataset(made_for.dataset, place, split=made_for.split, sentiment=sentiment)
+    if dataset.fingerprint != made_for.fingerprint:
+        raise DatasetError(f"{place}: its annotations are not those the captions were made for.")
     return dataset

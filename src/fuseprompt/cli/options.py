@@ -2,12 +2,13 @@
 
 Every field of a command's `Options` is an option, or a dataclass of options. argparse only splits
 the command line; values, from there or from the file of `--config`, are read by one function.
-Nothing heavy is imported here. Read next: `fuseprompt.cli.caption`.
+Nothing heavy is imported here.
 """
 
 import argparse
 import dataclasses
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from typing import (
     Any,
     Final,
     Literal,
-    NoReturn,
     TypeVar,
     Union,
     final,
@@ -35,11 +35,8 @@ _T = TypeVar("_T")
 
 _MISSING: Final = dataclasses.MISSING
 
-#: Kinds of types that say nothing else.
+#: Kinds of types that have no `Kind` of their own.
 _PLAIN: Final = {str: Kind("TEXT"), Path: Kind("PATH", "a path", Path)}
-
-#: Values by the name of a field, below those that were typed and those of a file.
-Preset = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -54,156 +51,188 @@ class Output:
     quiet: bool = False
     json: bool = False
 
+    def note(self, text: str) -> None:
+        """Print a note on stderr, unless quiet."""
+        if not self.quiet:
+            print(f"note: {text}", file=sys.stderr)
 
-def parse(kind: type[_T], argv: Sequence[str], *, command: str, preset: Preset | None = None) -> _T:
-    """Read a command line.
+
+def parse(
+    kind: type[_T],
+    argv: Sequence[str],
+    *,
+    command: str,
+    preset: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> _T:
+    """Return the options of a command line.
 
     Args:
-        kind: Dataclass of the command's options. A field with the metadata "argument" is an
-            argument of that name; the metadata "option" renames an option.
+        kind: Dataclass of the options. Metadata of a field: "argument" makes it an argument of that
+            name, "option" renames an option, "also" has second spellings of the options in it.
         argv: What was typed after the command.
         command: Name of the command.
-        preset: Defaults that depend on what was given.
-
-    Returns:
-        The options.
+        preset: Makes defaults, which may depend on what was given, by the name of the field.
 
     Raises:
         UsageError: If something is unknown, missing or malformed.
     """
     options = {option.name: option for option in _options(kind)}
-    parser = _make_parser(kind, command, options.values())
-    found, unknown = parser.parse_known_args(argv)
+    try:
+        found, unknown = _make_parser(kind, command, options.values()).parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{str(error).removeprefix('argument ')}.") from None
     if unknown:
         name = unknown[0].partition("=")[0]
-        near = _nearest(name, [option.flag for option in options.values()])
+        hint = nearest(name, [flag for option in options.values() for flag in option.flags])
         if not name.startswith("-"):
-            near = " Put all arguments together, before or after the options."
-        raise UsageError(f"{unknown[0]}: not expected here.{near}")
+            has_several = any(o.is_argument and o.gather is not None for o in options.values())
+            hint = " Put all arguments together, before or after the options." * has_several
+        raise UsageError(f"{unknown[0]}: not expected here.{hint}")
     given = {name: options[name].read(value) for name, value in vars(found).items()}
     if (file := given.get("config")) is not None:
-        given = {**_read_config(file, options), **given}
+        given = {**_read_config(file, kind), **given}
     if preset is not None:
         given = {**preset(given), **given}
-    missing = [o.flag for o in options.values() if o.is_required and o.name not in given]
+    missing = [o.flags[0] for o in options.values() if o.is_required and o.name not in given]
     if missing:
         where = " (here or in the file of --config)" if "config" in options else ""
         raise UsageError(f"{missing[0]} is required{where}; see fuseprompt {command} --help.")
     return _build(kind, given)
 
 
-def choose(text: str, choices: Sequence[str], what: str) -> str:
-    """Return a text that is one of the choices; else name the nearest one."""
-    if text in choices:
-        return text
-    expected = f"expected one of {', '.join(choices)}."
-    raise UsageError(f"{what} {text}: {expected}{_nearest(text, choices)}")
+def read_values(content: Mapping[str, Any], kind: type, *, at: str = "") -> dict[str, Any]:
+    """Return the values of options, by the name of the field.
+
+    Args:
+        content: Values by the name of the option, as in a file of `--config`.
+        kind: Dataclass of the options.
+        at: Place of the content, for errors.
+
+    Raises:
+        UsageError: If one is no option, or not what is expected.
+    """
+    known = {
+        flag.strip("-").replace("-", "_").lower(): o for o in _options(kind) for flag in o.flags
+    }
+    values = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise UsageError(f"{at}no option {key!r}.{nearest(name, list(known))}")
+        if value is not None:
+            values[known[name].name] = known[name].read(value)
+    return values
+
+
+def nearest(text: str, choices: Sequence[str]) -> str:
+    """Return a question that names the choice most like a text, or nothing if none is."""
+    near = get_close_matches(text, choices, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 @final
 @dataclass(frozen=True)
 class _Option:
-    """A field, and how its value is typed and read.
-
-    Attributes:
-        gather: Makes the field's value of several, or None if there is one.
-        kind: How one value is read.
-        choices: The allowed values, if they are few.
-    """
+    """A field, and how its value is typed and read."""
 
     name: str
-    flag: str
+    flags: tuple[str, ...]
     is_argument: bool
     is_required: bool
-    is_switch: bool
-    gather: Callable[[Any], Any] | None
-    kind: Kind
+    gather: Callable[[Any], Any] | None  # Makes the field's value of several.
+    kind: Kind | None  # How one value is read; None for a switch.
     choices: tuple[str, ...]
     help: str
 
     def read(self, given: Any) -> Any:
         """Return the value of what was typed, or stands in a YAML file."""
-        if self.is_switch:
+        if self.kind is None:
             if not isinstance(given, bool):
-                raise UsageError(f"{self.flag} {given}: expected true or false.")
+                raise UsageError(f"{self.flags[0]} {given}: expected true or false.")
             return given
-        if self.gather is not None:
-            return self.gather(map(self._read, given if isinstance(given, list) else [given]))
-        return self._read(given)
+        if self.gather is None:
+            return self._read(str(given), self.kind)
+        several = given if isinstance(given, list) else [given]
+        return self.gather(self._read(str(each), self.kind) for each in several)
 
-    def _read(self, given: Any) -> Any:
-        text = str(given)
-        if self.choices:
-            return choose(text, self.choices, self.flag)
+    def _read(self, text: str, kind: Kind) -> Any:
         try:
-            value = self.kind.read(text)
-            if self.kind.accepts(value):
+            value = kind.read(text)
+            if kind.accepts(value):
                 return value
         except ValueError:
             pass
-        raise UsageError(f"{self.flag} {text or repr(text)}: expected {self.kind.expected}.")
+        hint = nearest(text, self.choices)
+        raise UsageError(f"{self.flags[0]} {text or repr(text)}: expected {kind.expected}.{hint}")
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add the option to a parser that only splits."""
+    def add_to(self, parser: argparse.ArgumentParser) -> str:
+        """Add the option to a parser that only splits; return its place in the usage, if any."""
+        if self.kind is None:
+            parser.add_argument(*self.flags, dest=self.name, action="store_true", help=self.help)
+            return ""
         if self.is_argument:
+            (shown,) = self.flags
             nargs = "?" if self.gather is None else "*"
-            parser.add_argument(self.name, nargs=nargs, metavar=self.flag, help=self.help)
-            return
-        how: dict[str, Any] = {"action": "store_true"}
-        if not self.is_switch:
-            action = "store" if self.gather is None else "append"
-            how = {"action": action, "metavar": self.kind.metavar}
-        parser.add_argument(self.flag, dest=self.name, help=self.help, **how)
+            parser.add_argument(self.name, nargs=nargs, metavar=shown, help=self.help)
+            shown += "" if self.gather is None else " ..."
+            return shown if self.is_required else f"[{shown}]"
+        action, metavar = "store" if self.gather is None else "append", self.kind.metavar
+        parser.add_argument(
+            *self.flags, dest=self.name, action=action, metavar=metavar, help=self.help
+        )
+        return f"{self.flags[0]} {metavar}" if self.is_required else ""
 
 
-def _options(kind: type) -> Iterator[_Option]:
+def _options(kind: type, also: Mapping[str, str] = types.MappingProxyType({})) -> Iterator[_Option]:
     """Yield the options of a dataclass and of the dataclasses in it."""
-    hints = get_type_hints(kind, include_extras=True)
-    helps = _helps(kind)
+    hints, helps = get_type_hints(kind, include_extras=True), _helps(kind)
     for field in dataclasses.fields(kind):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            yield from _options(field.type)
+            yield from _options(field.type, field.metadata.get("also", {}))
         else:
-            yield _option(field, hints[field.name], helps.get(field.name, ""))
+            yield _option(field, hints[field.name], helps.get(field.name, ""), also)
 
 
-def _option(field: "dataclasses.Field[Any]", hint: Any, about: str) -> _Option:
-    many: Callable[[Any], Any] | None = None
+def _option(
+    field: "dataclasses.Field[Any]", hint: Any, about: str, also: Mapping[str, str]
+) -> _Option:
+    gather: Callable[[Any], Any] | None = None
     if get_origin(hint) in (Union, types.UnionType):  # X | None
         (hint,) = (each for each in get_args(hint) if each is not types.NoneType)
     if get_origin(hint) is tuple:
-        hint, many = get_args(hint)[0], tuple
-    kind = _PLAIN.get(hint)
+        hint, gather = get_args(hint)[0], tuple
+    kind, choices = _PLAIN.get(hint), ()
     if get_origin(hint) is Annotated:
         hint, kind = hint.__origin__, hint.__metadata__[0]
     if get_origin(hint) is Mapping:
-        many = dict
-    choices = get_args(hint) if get_origin(hint) is Literal else ()
-    argument = field.metadata.get("argument")
+        gather = dict
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        listed = ", ".join(choices)
+        kind = Kind("NAME", f"one of {listed}", accepts=choices.__contains__)
+        about = f"{about.rstrip('.')}: {listed}"
     default = field.default
     if field.default_factory is not _MISSING:
         default = field.default_factory()
-    if choices:
-        about = f"{about.rstrip('.')}: {', '.join(choices)}"
     shown = ", ".join(default) if isinstance(default, tuple) else default
-    is_told = shown not in ("", {}) and not any(shown is x for x in (None, False, _MISSING))
-    about = about.rstrip(".") + f" (default: {shown})" * is_told
-    flag = "--" + field.metadata.get("option", field.name).replace("_", "-")
+    if shown not in ("", {}) and not any(shown is x for x in (None, False, _MISSING)):
+        about = f"{about.rstrip('.')} (default: {shown})"
+    argument = field.metadata.get("argument")
+    names = [field.metadata.get("option", field.name), *also.get(field.name, "").split()]
     return _Option(
         name=field.name,
-        flag=argument or flag,
+        flags=(argument,) if argument else tuple(f"--{name}".replace("_", "-") for name in names),
         is_argument=argument is not None,
         is_required=default is _MISSING,
-        is_switch=hint is bool,
-        gather=many,
-        kind=kind or Kind("NAME"),
+        gather=gather,
+        kind=kind if hint is not bool else None,
         choices=choices,
-        help=about.replace("%", "%%"),
+        help=about.rstrip(".").replace("%", "%%"),
     )
 
 
 def _helps(kind: type) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say of each attribute."""
+    """Return what the docstrings of a class and its bases have about each attribute."""
     helps: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         section = (inspect.getdoc(each) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
@@ -217,36 +246,22 @@ def _helps(kind: type) -> dict[str, str]:
     return helps
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are ours."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong."""
-        raise UsageError(f"{message.removeprefix('argument ')}.")
-
-
 def _make_parser(kind: type, command: str, options: Iterable[_Option]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog=f"fuseprompt {command}",
         description=(inspect.getdoc(kind) or "").partition("\n\n")[0],
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
+        exit_on_error=False,
     )
-    usage = [parser.prog]
-    for option in options:
-        option.add_to(parser)
-        if option.is_argument:
-            many = " ..." if option.gather is not None else ""
-            usage.append(f"{option.flag}{many}" if option.is_required else f"[{option.flag}{many}]")
-        elif option.is_required:
-            usage.append(f"{option.flag} {option.kind.metavar}")
-    parser.usage = " ".join([*usage, "[OPTIONS]"])
+    shown = [option.add_to(parser) for option in options]
+    parser.usage = " ".join([parser.prog, *filter(None, shown), "[OPTIONS]"])
     version = f"fuseprompt {__version__}"
     parser.add_argument("--version", action="version", version=version, help="Print the version")
     return parser
 
 
-def _read_config(file: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
+def _read_config(file: Path, kind: type) -> dict[str, Any]:
     """Return the values of a YAML file, by the name of the field."""
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
@@ -257,32 +272,7 @@ def _read_config(file: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
         raise UsageError(f"--config {file}: not a YAML file ({reason}).") from None
     if not isinstance(content, dict):
         raise UsageError(f"--config {file}: expected options by name, such as seed: 1.")
-    return _read_all(content, options.values(), f"--config {file}: ")
-
-
-def read_values(content: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Return the values of options of a dataclass, by the name of the field.
-
-    Args:
-        content: Values by the name of the option, as in a file of `--config`.
-        kind: The dataclass.
-
-    Raises:
-        UsageError: If one is no option, or not what is expected.
-    """
-    return _read_all(content, list(_options(kind)), "")
-
-
-def _read_all(content: Mapping[str, Any], options: Iterable[_Option], at: str) -> dict[str, Any]:
-    known = {o.flag.removeprefix("--").replace("-", "_").lower(): o for o in options}
-    values = {}
-    for key, value in content.items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            raise UsageError(f"{at}no option {key!r}.{_nearest(name, list(known))}")
-        if value is not None:
-            values[known[name].name] = known[name].read(value)
-    return values
+    return read_values(content, kind, at=f"--config {file}: ")
 
 
 def _build(kind: type[_T], given: Mapping[str, Any]) -> _T:
@@ -294,8 +284,3 @@ def _build(kind: type[_T], given: Mapping[str, Any]) -> _T:
         elif field.name in given:
             values[field.name] = given[field.name]
     return kind(**values)
-
-
-def _nearest(text: str, choices: Sequence[str]) -> str:
-    near = get_close_matches(text, choices, n=1)
-    return f" Did you mean {near[0]}?" if near else ""

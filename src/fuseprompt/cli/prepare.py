@@ -1,8 +1,4 @@
-"""`fuseprompt prepare`: make the offline models on this machine, once.
-
-A thin layer over `fuseprompt.offline.prepare` (the models) and `fuseprompt.tasks.tables` (the
-word tables that captions need). Read next: the former.
-"""
+"""`fuseprompt prepare`: make the offline models on this machine, once."""
 
 import json
 import sys
@@ -41,13 +37,7 @@ def prepare(
     as_json: bool = False,
     secondaries: Sequence[str] = tables.SECONDARIES,
 ) -> None:
-    """Make what is missing.
-
-    Args:
-        force: Make all models anew.
-        quiet: Print nothing but errors.
-        as_json: Print one JSON object on stdout when done: folder, models made now, bytes, seconds.
-        secondaries: Those whose word table is made too, of 20 s each.
+    """Make what is missing, and the word tables of these secondaries, 20 s each.
 
     Raises:
         PrepareError: If it fails; the message says what to do. Finished models and tables stay.
@@ -56,23 +46,10 @@ def prepare(
     from fuseprompt.offline.prepare import prepare_models
 
     done = prepare_models(force=force, quiet=quiet)
-    _make_word_tables(secondaries, quiet=quiet)
-    size = sum(entry.size for entry in read_manifest().values())
-    if as_json:
-        facts = {"folder": str(done.folder), "made": done.made, "bytes": size}
-        print(json.dumps({**facts, "seconds": round(done.seconds, 2)}))
-    elif not quiet:
-        state = f"prepared in {done.seconds:.0f} s" if done.made else "ready"
-        print(f"Offline models {state}: {size / 1e6:.0f} MB in {done.folder}", file=sys.stderr)
+    if missing := [name for name in secondaries if tables.find_table(name) is None]:
+        from fuseprompt.models.hub import silence_libraries
 
-
-def _make_word_tables(secondaries: Sequence[str], *, quiet: bool) -> None:
-    missing = [name for name in secondaries if tables.find_table(name) is None]
-    if not missing:
-        return
-    from fuseprompt.models.hub import silence_libraries
-
-    silence_libraries()
+        silence_libraries()
     with Bar(len(missing), "word tables", quiet=quiet) as bar:
         for name in missing:
             what = f"word table of offline:{name}"
@@ -84,3 +61,10 @@ def _make_word_tables(secondaries: Sequence[str], *, quiet: bool) -> None:
                     "FUSEPROMPT_CACHE to a folder that you may write to."
                 ) from None
             bar.advance()
+    size = sum(entry.size for entry in read_manifest().values())
+    if as_json:
+        facts = {"folder": str(done.folder), "made": done.made, "bytes": size}
+        print(json.dumps({**facts, "seconds": round(done.seconds, 2)}))
+    elif not quiet:
+        state = f"prepared in {done.seconds:.0f} s" if done.made else "ready"
+        print(f"Offline models {state}: {size / 1e6:.0f} MB in {done.folder}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """`fuseprompt reproduce`: `fuseprompt evaluate` with the settings of an experiment of the paper.
 
 The settings are in `fuseprompt/configs`: options of `fuseprompt.cli.evaluate`, with comments on
-where the paper, its code and its README disagree. Read next: `fuseprompt.cli.evaluate`.
+where the paper, its code and its README disagree.
 """
 
 import sys
@@ -16,13 +16,13 @@ from fuseprompt.cli.options import read_values
 
 @dataclass(frozen=True)
 class Options:
-    """Repeat an experiment of the paper with its settings: caption, score, report.
+    """Repeat an experiment of the paper with its settings, which stand in for the defaults below.
 
     Attributes:
         experiment: Experiment.
     """
 
-    experiment: Literal["coco", "nocaps", "senticap"] = field(metadata={"argument": "NAME"})
+    experiment: Literal["coco", "nocaps", "senticap"] = field(metadata={"argument": "EXPERIMENT"})
     evaluation: evaluate.Evaluation
 
 
@@ -42,7 +42,7 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
     changed = [
         f"{name} {given[name]} ({value})"
         for name, value in papers.items()
-        # Of the size of a group the paper says nothing.
+        # The paper has no size of a group.
         if name in given and given[name] != value and name != "group_size"
     ]
     if changed and not given.get("quiet"):

@@ -1,12 +1,10 @@
-"""`fuseprompt score`: captions of any captioner against those of people.
-
-A thin layer over `fuseprompt.evaluation.metrics.score`, which is to be read next.
-"""
+"""`fuseprompt score`: captions of any captioner against those of people."""
 
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from fuseprompt.cli.options import Output
@@ -21,7 +19,7 @@ class Options:
 
     Attributes:
         predictions: JSON, JSON lines, or folder of a run; several are the parts of one set.
-        dataset: Dataset: coco, karpathy, nocaps, senticap, ...
+        dataset: Dataset: coco, karpathy, nocaps, senticap, flickr30k, flickrstyle10k or folder.
         root: Folder of the dataset.
         split: Split; the dataset's first by default.
         sentiment: Sentiment of captions and references, or both.
@@ -57,7 +55,8 @@ def run(options: Options) -> int:
         options.dataset, options.root, split=options.split, sentiment=options.sentiment
     )
     is_watched = sys.stderr.isatty() and not output.quiet
-    scores = score_parts(predictions, dataset, scoring, on_metric=_tell if is_watched else None)
+    log = partial(print, end=" ...\n", file=sys.stderr, flush=True) if is_watched else None
+    scores = score_parts(predictions, dataset, scoring, on_metric=log)
     if output.json:
         for part, one in scores.items():
             of_part = {"part": part} if part else {}
@@ -65,26 +64,26 @@ def run(options: Options) -> int:
     else:
         print(f"{options.dataset}, split {dataset.split}")
         print_scores(scores)
-    if not output.quiet:
-        for note in dataset.notes:
-            print(f"note: {note}", file=sys.stderr)
-        for part, one in scores.items():
-            for note in one.notes:
-                print(f"note: {part + ': ' if part else ''}{note}", file=sys.stderr)
-    return 0 if any(_has_value(one) for one in scores.values()) else 1
+    for note in dataset.notes:
+        output.note(note)
+    for part, one in scores.items():
+        for note in one.notes:
+            output.note(f"{part}: {note}" if part else note)
+    values = (score.value for one in scores.values() for score in one.values.values())
+    return int(all(value is None for value in values))
 
 
 def print_scores(scores: Mapping[str, Scores]) -> None:
     """Print scores by part as tables, those of the published metrics times 100."""
-    told: set[str] = set()
+    reasons: set[str] = set()
     for part, one in scores.items():
         if part:
             print(f" {'part':10}  {part}")
         print(f" {'images':10}  {one.images:,}, {100 * one.coverage:.1f} % with a caption")
         for name, score in one.values.items():
             if score.value is None:
-                text = f"unavailable: {'see above' if score.note in told else score.note}"
-                told.add(score.note)
+                text = f"unavailable: {'see above' if score.note in reasons else score.note}"
+                reasons.add(score.note)
             elif score.by:
                 text = f"{score.value:.4f}  {_describe(score)}"
             else:
@@ -94,18 +93,10 @@ def print_scores(scores: Mapping[str, Scores]) -> None:
 
 def _describe(score: Score) -> str:
     """Return the model behind a score, and whether the captions were optimised for it."""
-    said = {
+    notes = {
         True: "not optimised for",
         False: "the captions were optimised for it",
-        None: "--optimised did not say whether the captions were optimised for it",
+        None: "without --optimised, nobody knows whether the captions were optimised for it",
     }
     details = "".join(f"; {name} {number:.4f}" for name, number in score.details.items())
-    return f"by {score.by} ({said[score.independent]}{details})"
-
-
-def _has_value(scores: Scores) -> bool:
-    return any(score.value is not None for score in scores.values.values())
-
-
-def _tell(name: str) -> None:
-    print(f"{name} ...", file=sys.stderr, flush=True)
+    return f"by {score.by} ({notes[score.independent]}{details})"

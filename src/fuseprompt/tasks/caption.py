@@ -1,12 +1,12 @@
 """Zero-shot image captions: a text that language model, image-text model and classifier like.
 
-`caption` takes paths and yields a `Caption` for each picture, or a `Failure` for a file that cannot
-be read, as they finish. Nothing is trained. Read next: `fuseprompt.search.minimize`.
+Nothing is trained. Read next: `fuseprompt.search.minimize`.
 """
 
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
@@ -93,16 +93,15 @@ def caption(
         models: Loaded models, or ids of models that are loaded if any picture can be read;
             "offline", "paper" and a YAML file stand for ids.
         device: Device of models that are loaded here.
-        objective: What `objective_of` gave; who calls often makes it once, and its tables are then
-            kept from call to call.
+        objective: From `objective_of`; its tables are kept from call to call.
         method: A search of your own; by default, `method_of(settings)`.
         names: What a seed is made of, one for each image; the names of the files by default.
         on_step: Called after each step of the search; the ids of its problems are "NUMBER:PATH",
-            the number being the place among all images, from 0.
-        on_progress: Called while a proposal's tables are made, which happens once.
+            with the place among all images, from 0.
+        on_progress: Called while a proposal's tables are made, once.
 
     Returns:
-        An iterator over one `Caption` per image (with `together`, one for all that can be read,
+        One `Caption` per image, as they finish (with `together`, one for all that can be read,
         last), or `Failure` for a file that cannot be read or a folder without images; with
         `num_captions` above one, up to that many captions per image, best first.
 
@@ -132,14 +131,7 @@ def caption(
 
 
 def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return the image paths behind paths of images and folders; an empty folder stands for itself.
-
-    Args:
-        paths: An image, a folder, or several of either.
-
-    Returns:
-        The paths, those of a folder in name order.
-    """
+    """Return paths of images, a folder's in name order; an empty folder stands for itself."""
     files: list[str] = []
     for path in _each(paths):
         try:
@@ -157,13 +149,10 @@ def left_alone(paths: str | Path | Sequence[str | Path]) -> list[str]:
     A folder without images has none: it fails, and its failure says it.
     """
     notes = []
-    for path in dict.fromkeys(_each(paths)):
-        if os.path.isdir(path):
-            try:
-                list_images(path)
-                notes.append(describe_left_alone(path))
-            except ImageError:
-                continue
+    for path in filter(os.path.isdir, dict.fromkeys(_each(paths))):
+        with suppress(ImageError):
+            list_images(path)
+            notes.append(describe_left_alone(path))
     return [note for note in notes if note]
 
 
@@ -178,30 +167,21 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
         ProblemError: If a sentiment is asked for and no classifier is loaded.
     """
     weights = {**WEIGHTS, **settings.weights}
-    terms: list[Any] = [
-        Fluency(models.lm, weight=weights["fluency"]),
-        ImageText(models.image_text, weight=weights["image"]),
-    ]
-    if settings.sentiment is not None:
-        if models.sentiment is None:
-            raise ProblemError("A sentiment was asked for, but no sentiment model is loaded.")
-        temperature = settings.sentiment_temperature
-        terms.append(Label(models.sentiment, weights["sentiment"], temperature=temperature))
-    return Objective(terms)
+    fluency = Fluency(models.lm, weight=weights["fluency"])
+    image = ImageText(models.image_text, weight=weights["image"])
+    if settings.sentiment is None:
+        return Objective([fluency, image])
+    if models.sentiment is None:
+        raise ProblemError("A sentiment was asked for, but no sentiment model is loaded.")
+    temperature = settings.sentiment_temperature
+    sentiment = Label(models.sentiment, weights["sentiment"], temperature=temperature)
+    return Objective([fluency, image, sentiment])
 
 
 def method_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> AutoDAN:
-    """Return the search of settings.
-
-    Args:
-        settings: The settings.
-        on_progress: Called while the proposal's tables are made.
-    """
-    constraints: list[Constraint] = []
-    if settings.forbid:
-        constraints.append(Forbid(settings.forbid))
-    if settings.require:
-        constraints.append(Require(settings.require))
+    """Return the search of settings; `on_progress` is called while its tables are made."""
+    constraints: list[Constraint] = [Forbid(settings.forbid)] if settings.forbid else []
+    constraints += [Require(settings.require)] if settings.require else []
     return AutoDAN(
         steps=settings.max_tokens,
         proposal=proposal_named(settings.proposal, on_progress),
@@ -222,50 +202,38 @@ def _search(
 ) -> Iterator[Caption | Failure]:
     size = len(files) if settings.together else settings.group_size
     for start in range(0, len(files), size):
-        end = start + size
-        opened = [try_open(file) for file in files[start:end]]
+        group = range(start, min(start + size, len(files)))
+        opened = [(number, try_open(files[number])) for number in group]
+        work: list[Failure | Problem] = []
+        together: tuple[str, ...] = ()
         if settings.together:
-            work = _as_one(files, names, opened, settings)
+            work += [image for _, image in opened if isinstance(image, Failure)]
+            readable = {files[n]: image for n, image in opened if not isinstance(image, Failure)}
+            if together := tuple(readable):
+                # Numbered as the last, so that who counts results knows that it comes last.
+                file, images = ", ".join(readable), list(readable.values())
+                work.append(_problem(len(files) - 1, file, names, images, settings))
         else:
-            rows = zip(files[start:end], names[start:end], opened, strict=True)
-            work = [
+            work += [
                 image
                 if isinstance(image, Failure)
-                else _problem(number, file, [name], image, settings)
-                for number, (file, name, image) in enumerate(rows, start)
+                else _problem(number, files[number], [names[number]], image, settings)
+                for number, image in opened
             ]
         results = iterate(
             objective,
             method,
             [one for one in work if isinstance(one, Problem)],
             seed=settings.seed,
-            group_size=1 if settings.together else settings.group_size,
+            group_size=settings.group_size,
             time_limit=settings.time_limit,
             on_step=on_step,
         )
-        readable = [f for f, i in zip(files, opened, strict=False) if not isinstance(i, Failure)]
         for one in work:
             if isinstance(one, Failure):
                 yield one
             else:
-                together = tuple(dict.fromkeys(readable)) if settings.together else ()
                 yield from _captions_of(next(results), settings, together)
-
-
-def _as_one(
-    files: Sequence[str],
-    names: Sequence[str],
-    opened: Sequence[Image.Image | Failure],
-    settings: CaptionSettings,
-) -> list[Failure | Problem]:
-    """Return the failures, then one problem of all pictures that can be read."""
-    failures: list[Failure | Problem] = [one for one in opened if isinstance(one, Failure)]
-    readable = {f: i for f, i in zip(files, opened, strict=True) if not isinstance(i, Failure)}
-    if not readable:
-        return failures
-    # Numbered as the last, so that whoever counts results knows that it comes after the failures.
-    number, file = len(files) - 1, ", ".join(readable)
-    return [*failures, _problem(number, file, names, list(readable.values()), settings)]
 
 
 def _problem(
@@ -305,12 +273,7 @@ def _captions_of(
         further = result.alternatives[i:]
         best.append(replace(result, **own, finished=True, history=(), alternatives=further))
     for rank, one in enumerate(best[: settings.num_captions], start=1):
-        text = _without_prefix(one.text, settings.prefix)
+        rest = one.text.removeprefix(settings.prefix).strip()
         missing = tuple(w for w in settings.require if Require((w,)).missing(one.text))
-        yield Caption(file, text, one.text, rank, one, missing, together)
-
-
-def _without_prefix(text: str, prefix: str) -> str:
-    """Return the caption proper: the text after the prefix, first letter in upper case."""
-    rest = text[len(prefix) :].strip() if text.startswith(prefix) else text
-    return rest[:1].upper() + rest[1:]
+        proper = rest[:1].upper() + rest[1:]
+        yield Caption(file, proper, one.text, rank, one, missing, together)

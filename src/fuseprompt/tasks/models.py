@@ -1,7 +1,4 @@
-"""Loading of the models that a caption is made with.
-
-Which models, `fuseprompt.tasks.settings` says. Read next: `fuseprompt.tasks.caption`.
-"""
+"""Loading of the models that a caption is made with; their ids are settings."""
 
 from dataclasses import dataclass
 from typing import TypeVar, final
@@ -41,16 +38,7 @@ def load_models(
     device: str | torch.device = "auto",
     local_only: bool = False,
 ) -> CaptionModels:
-    """Load the models of a caption.
-
-    Args:
-        ids: What `load` takes, for each model; or "offline", "paper" or a YAML file.
-        with_sentiment: Whether to load the classifier too.
-        device: "auto" (a GPU if there is one), or a torch device.
-        local_only: Never ask the Hub, only its local cache.
-
-    Returns:
-        The models.
+    """Return the models of ids, or of what `model_ids` takes; see `load`.
 
     Raises:
         ModelError: If an id stands for a model of another kind.
@@ -65,7 +53,7 @@ def load_models(
 
     lm = load_one(ids.lm, CausalLM, "a causal language model")
     image_text: ImageTextModel = load_one(ids.image_text, ImageTextModel, "an image-text model")  # type: ignore[type-abstract]
-    sentiment = (
-        load_one(ids.sentiment, Classifier, "a sequence classifier") if with_sentiment else None
-    )
+    if not with_sentiment:
+        return CaptionModels(lm, image_text)
+    sentiment = load_one(ids.sentiment, Classifier, "a sequence classifier")
     return CaptionModels(lm, image_text, sentiment)

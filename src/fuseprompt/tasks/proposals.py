@@ -1,7 +1,4 @@
-"""The proposals by name, with their default settings.
-
-In Python, a method takes any proposal as an object. Read next: `fuseprompt.tasks.caption`.
-"""
+"""The proposals by name, with their default settings."""
 
 from functools import partial
 from typing import get_args
@@ -17,11 +14,7 @@ from fuseprompt.tasks.settings import OnProgress, ProposalName
 
 
 def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal:
-    """Return the proposal of a name, with its default settings.
-
-    Args:
-        name: One of `fuseprompt.tasks.settings.ProposalName`.
-        on_progress: Called while tables are made, or maps fitted.
+    """Return the proposal of a name; `on_progress` is called while tables are made or maps fitted.
 
     Raises:
         ProblemError: If there is none of that name.

@@ -2,8 +2,7 @@
 
 A job's settings are a frozen dataclass. A field gives an option its name, type and default; the
 docstring's "Attributes" give it its help. `fuseprompt.cli.options` makes parsers of such classes.
-Nothing heavy is imported here, so that help and usage errors come at once. Read next:
-`fuseprompt.tasks.caption`.
+Nothing heavy is imported here, so that help and usage errors come at once.
 """
 
 import math
@@ -39,11 +38,7 @@ class Kind:
 
 
 def read_pair(text: str) -> tuple[str, float]:
-    """Return name and number of a text such as "image=20".
-
-    Raises:
-        ValueError: If it is of another form.
-    """
+    """Return name and number of a text such as "image=20"; another one is a `ValueError`."""
     name, _, number = text.partition("=")
     return name, float(number)
 
@@ -107,12 +102,7 @@ PAPER_SIZE: Final[Mapping[str, int]] = {"beam_width": 5, "search_width": 512}
 def model_ids(choice: str) -> ModelIds:
     """Return the ids behind "offline", "paper" or the name of a YAML file.
 
-    Args:
-        choice: One of the two words, or a file with the keys lm, image_text and sentiment (which
-            may be left out).
-
-    Returns:
-        The ids.
+    The file has the keys lm, image_text and sentiment (which may be left out).
 
     Raises:
         ModelError: If the choice is none of these, or the file lacks a key or has an unknown one.
@@ -182,18 +172,16 @@ class SearchSettings:
     def check(self, *, has_sentiment: bool) -> None:
         """Refuse weights that fit no term of the caption.
 
-        Args:
-            has_sentiment: Whether there is a sentiment term.
-
         Raises:
             UsageError: If a weight names no term, or is out of its range, or the sentiment has
                 settings and there is none.
         """
+        without = "there is no sentiment without --sentiment LABEL."
         terms = [name for name in WEIGHTS if has_sentiment or name != "sentiment"]
         for name, weight in self.weights.items():
             given = f"weight {name}={weight:g}"
             if name == "sentiment" and not has_sentiment:
-                raise UsageError(f"{given}: there is no sentiment without --sentiment LABEL.")
+                raise UsageError(f"{given}: {without}")
             if name not in terms:
                 raise UsageError(f"{given}: no term {name!r}; the terms are {terms}.")
             if not 0.0 <= weight < math.inf:
@@ -201,10 +189,7 @@ class SearchSettings:
             if weight == 0.0 and name != "fluency":
                 raise UsageError(f"{given}: expected more than 0; only fluency may weigh 0.")
         if not has_sentiment and self.sentiment_temperature != SENTIMENT_TEMPERATURE:
-            raise UsageError(
-                f"sentiment temperature {self.sentiment_temperature:g}: there is no sentiment "
-                "without --sentiment LABEL."
-            )
+            raise UsageError(f"sentiment temperature {self.sentiment_temperature:g}: {without}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The word tables of the offline models, made ahead so that the first caption need not wait.
 
-`find_table` imports no torch; `make` loads the models. Tables of other
-models are made when they are first used. Read next: `fuseprompt.proposals.word_table`.
+`find_table` imports no torch; `make` loads the models. Tables of other models are made when they
+are first used. `secondary` is one of `SECONDARIES`. Read next: `fuseprompt.proposals.word_table`.
 """
 
 import json
@@ -18,11 +18,7 @@ SECONDARIES: Final = ("image-text", "sentiment")
 
 
 def find_table(secondary: str) -> Path | None:
-    """Return the file of a table if it is whole and made from the offline models as they are now.
-
-    Args:
-        secondary: One of `SECONDARIES`.
-    """
+    """Return the file of a table if it is whole and made from today's offline models."""
     try:
         made = json.loads(_stamp(secondary).read_text(encoding="utf-8"))
         file = _folder() / made["file"]
@@ -34,9 +30,7 @@ def find_table(secondary: str) -> Path | None:
 def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = None) -> None:
     """Make a table, or find it on disk; one that was finished before a kill is not made again.
 
-    Args:
-        secondary: One of `SECONDARIES`.
-        on_progress: Called with (words done, words in all) while it is made.
+    `on_progress` is called with (words done, words in all) while it is made.
 
     Raises:
         MissingModelError: If the offline models were not prepared.
