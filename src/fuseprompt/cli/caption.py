@@ -141,7 +141,7 @@ class _Report:
             for one in results:
                 if isinstance(one, Caption):
                     code |= bool(one.missing)
-                    self._print(_record(one), _readable(one))
+                    self._print(record(one), _readable(one))
                     self._note_missing(one)
                 else:
                     code = 1
@@ -180,7 +180,7 @@ class _Report:
                 self._bar.log(f"not finished, best {at}: {image}\n  {text}")
 
 
-def _record(one: "Caption") -> dict[str, Any]:
+def record(one: "Caption") -> dict[str, Any]:
     """Return the JSON object of a caption; its image is a list where it was written together."""
     result = one.result
     return {
