@@ -1,4 +1,4 @@
-"""The arms of the search budget: who proposes, when a step may cost so much for each open text.
+"""The arms of the search budget: who proposes, when a step may cost so much for each active text.
 
 An arm is a function from a budget in forward equivalents to the setting of a search, so a new one
 is one line of `ARMS`. Arms that lost (sums, frames, anchored, surrogate, turn taking) stay in the

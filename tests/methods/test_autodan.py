@@ -16,7 +16,7 @@ from fuseprompt.search.candidates import Proposer, keep_best
 from fuseprompt.search.constraints import Forbid, Require
 from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses
 from fuseprompt.search.method import ACTIVE_MARGIN, HistoryEntry, Method
-from fuseprompt.search.minimize import Alternative, Result, iterate, minimize
+from fuseprompt.search.minimize import Result, Scored, iterate, minimize
 from tests.methods.fixtures import PREFIX, method, objective, problems
 from tests.tiny import MAX_LENGTH, gpt2
 
@@ -27,7 +27,7 @@ def run_to_the_end(search: AutoDAN, state: AutoDANState) -> AutoDANState:
     return state
 
 
-def ended(result: Result) -> list[Result | Alternative]:
+def ended(result: Result) -> list[Scored]:
     """Return the texts of a result that end as sentences."""
     return [*([result] if result.finished else []), *result.alternatives]
 

@@ -1,7 +1,4 @@
-"""Search methods: one method, one file.
-
-Read next: `fuseprompt.methods.autodan`.
-"""
+"""Search methods: one method, one file."""
 
 from fuseprompt.methods.autodan import AutoDAN
 

@@ -2,7 +2,7 @@
 
 Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections:
 candidates' losses are the models' own, and a text that ends as a sentence leaves the beam, so that
-results do not break off. Read next: `fuseprompt.tasks.caption`.
+results do not break off.
 """
 
 from collections.abc import Sequence
@@ -168,8 +168,8 @@ class AutoDAN:
     def finish(self, state: "AutoDANState") -> list[Found]:
         """Return the best texts of each problem; works on any state.
 
-        Beside finished texts stands the best active one that meets all constraints, or, where
-        nothing is finished, the best active one whatever it misses.
+        With finished texts comes the best active one that meets all constraints; where nothing is
+        finished, the best active one whatever it misses.
         """
         found = []
         tokenizer = state.proposer.classes.tokenizer

@@ -1,7 +1,4 @@
-"""What every search method uses: hypotheses, candidates, scoring, constraints, `minimize`.
-
-Read next: `fuseprompt.search.hypotheses`.
-"""
+"""What every search method uses: hypotheses, candidates, scoring, constraints, `minimize`."""
 
 from fuseprompt.search.constraints import Constraint, Forbid, Require
 from fuseprompt.search.method import Found, Method

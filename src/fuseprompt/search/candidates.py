@@ -3,7 +3,7 @@
 `Proposer` adds what a proposal predicts for each term to the language model's own log-probabilities
 and takes the best tokens of each hypothesis whose text encodes back to exactly their ids: the text
 is the result, so a candidate that the tokenizer would read differently is no candidate. Exact
-losses come later. Read next: `fuseprompt.search.scoring`.
+losses come later.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,18 +52,7 @@ class Proposer:
         num_word_internal: int = 16,
         ascii_only: bool = True,
     ) -> "Proposer":
-        """Bind a proposal to all terms of a group of problems.
-
-        Args:
-            bound: Objective and problems.
-            proposal: How candidates are named; what it keeps for a pair of models is made once for
-                the objective.
-            num_word_internal: Word-internal tokens considered per hypothesis.
-            ascii_only: Whether only ASCII tokens are proposed.
-
-        Returns:
-            The proposer.
-        """
+        """Bind a proposal to all terms; what it keeps for two models the objective makes once."""
         objective = bound.objective
         scorers = {t.name: objective.state(proposal, t.term).bind(t) for t in bound.terms}
         classes = objective.classes(ascii_only=ascii_only)
@@ -77,13 +66,9 @@ class Proposer:
         width: int,
         allows: Callable[[str], bool] | None = None,
     ) -> Candidates:
-        """Return the tokens with the lowest expected total loss.
+        """Return the tokens with the lowest expected total loss, `width` of them per hypothesis.
 
-        Args:
-            active: The hypotheses.
-            log_probs: The language model's after each of them, shape (n, v), on its device.
-            width: Candidates per hypothesis.
-            allows: Whether a text may be a candidate; `None` where any may.
+        A text may be a candidate if `allows` returns True for it, or if that is `None`.
         """
         scores = self.scores(active, log_probs)
         return choose(active, scores, log_probs, self.classes, width=width, allows=allows)
@@ -120,8 +105,8 @@ class Proposer:
         """Find the likeliest tokens that lengthen each last word; one of the prefix never is.
 
         Returns:
-            The tokens on the device; the same on the CPU, to ask a proposal about; and which of
-            them survive the round trip.
+            The tokens on the device; on the CPU, without those that do not survive the round trip;
+            and which do.
         """
         device = log_probs.device
         prefixes = [self.bound.problems[p].prefix for p in active.problems.tolist()]
@@ -159,21 +144,11 @@ def choose(
     width: int,
     allows: Callable[[str], bool] | None,
 ) -> Candidates:
-    """Take, for each hypothesis, the `width` best-scored tokens whose text survives the round trip.
+    """Return the `width` best-scored tokens of each hypothesis whose text survives the round trip.
 
-    Scores may lie on an accelerator: only the best tokens of each hypothesis
-    and their numbers leave it.
-
-    Args:
-        active: The hypotheses.
-        scores: Predicted total loss, infinite where a token may not be appended, shape (n, v).
-        log_probs: Of the language model, shape (n, v), on the scores' device.
-        classes: Tokens of the primary.
-        width: Candidates per hypothesis.
-        allows: Whether a text may be a candidate; `None` where any may.
-
-    Returns:
-        The candidates, ordered by hypothesis and then by score; ties by token id.
+    A score is infinite where a token may not be appended. Scores and `log_probs` may lie on an
+    accelerator: only the best tokens and their numbers leave it. Candidates are ordered by
+    hypothesis, then by score; ties by token id.
     """
     pieces = classes.tokenizer.token_texts
     asked = 2 * width
@@ -216,13 +191,6 @@ def lowest(scores: Float[Tensor, "n v"], count: int) -> Int[Tensor, "n k"]:
 
     It is the beginning of a stable sort, without sorting everything. Past the finite scores of a
     row the columns are any.
-
-    Args:
-        scores: The scores, shape (n, v).
-        count: How many of them, at most v.
-
-    Returns:
-        Columns, shape (n, count).
     """
     values, columns = torch.topk(scores, count, dim=1, largest=False)
     columns, order = torch.sort(columns, dim=1)
@@ -258,20 +226,10 @@ def keep_best(
     num_best: int,
     tokenizer: Tokenizer,
 ) -> Int[Tensor, " k"]:
-    """Return the best candidates of each problem, each read as it is written.
+    """Return the indices of the `num_best` best candidates of each problem, by problem and loss.
 
-    Tables said so of all; of these few the whole text is encoded, and one that fails makes room for
-    the next.
-
-    Args:
-        active: The hypotheses that the candidates extend.
-        candidates: The candidates.
-        losses: Loss of each; infinite for one that no model has room for.
-        num_best: Candidates of a problem.
-        tokenizer: The primary's.
-
-    Returns:
-        Indices by problem and then by loss; ties by token id.
+    All survived the tables' round trip; of these few the whole text is encoded, and one that is
+    read otherwise makes room for the next. An infinite loss is one that a model has no room for.
     """
     problems, losses = active.problems[candidates.rows], losses.clone()
     while True:

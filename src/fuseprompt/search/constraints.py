@@ -1,7 +1,6 @@
-"""What a text must or must not say.
+"""Constraints: words that a text must or must not have.
 
-Constraints are objects in a list; a user adds one with three methods. Nothing here knows tokens or
-losses. Read next: `fuseprompt.search.candidates`.
+They are objects in a list; a user adds one with three methods. Nothing here knows tokens or losses.
 """
 
 import re
@@ -19,10 +18,7 @@ class Constraint(Protocol):
         ...
 
     def missing(self, text: str) -> float:
-        """Return how many demands a text does not meet yet, begun ones in part; 0 if it meets all.
-
-        A finished text must meet all.
-        """
+        """Return how many demands a text does not meet, begun ones in part; 0 if it may end."""
         ...
 
     def wanted(self, text: str) -> list[str]:
@@ -81,7 +77,7 @@ class Require:
 
     def missing(self, text: str) -> float:
         """Return how many of the words are not in the text; one that it ends in counts in part."""
-        # Else a word of several tokens would never be worth its first one.
+        # Otherwise a word of several tokens would never be worth its first one.
         words = [w for w in self.words if not _has_word(text, w)]
         return sum((len(_rest(text, w)) / (len(w) + 1) for w in words), 0.0)
 

@@ -1,7 +1,6 @@
-"""What a search carries from step to step: hypotheses with their ids, and candidates as tensors.
+"""Hypotheses with their ids, and candidates as tensors: what a search carries from step to step.
 
-Ids are carried, never recovered from embeddings. Nothing here calls a model. Read next:
-`fuseprompt.search.constraints`.
+Ids are carried, never recovered from embeddings. Nothing here calls a model.
 """
 
 from collections.abc import Sequence
@@ -95,14 +94,7 @@ def extend(
     chosen: Int[Tensor, " k"],
     losses: Float[Tensor, " c"],
 ) -> Hypotheses:
-    """Return the hypotheses that `chosen` candidates become.
-
-    Args:
-        active: The hypotheses that the candidates extend.
-        candidates: All candidates.
-        chosen: Indices of those that stay, shape (k,).
-        losses: Exact loss of every candidate, shape (c,).
-    """
+    """Return the hypotheses that `chosen` candidates become, given all candidates' exact losses."""
     rows = candidates.rows[chosen]
     return Hypotheses(
         problems=active.problems[rows],

@@ -1,7 +1,6 @@
-"""What a search method is: four pure functions of a state, and what they find.
+"""The protocol of a search method: four pure functions of a state, and what they find.
 
-A method knows neither groups nor results; `fuseprompt.search.minimize` takes any. Read next:
-`fuseprompt.search.minimize`.
+A method knows neither groups nor results; `fuseprompt.search.minimize` takes any.
 """
 
 from collections.abc import Sequence
@@ -59,12 +58,7 @@ class Found:
         return self.finished if self.active is None else (*self.finished, self.active)
 
     def order(self, losses: Sequence[float], tokenizer: Tokenizer) -> list[int]:
-        """Return the index of the text that is the result, then those of other finished ones.
-
-        Args:
-            losses: Exact loss of each of `texts`.
-            tokenizer: The primary's, whose ids break ties.
-        """
+        """Return the index of the result, then those of other finished texts; ties by token ids."""
         count = len(self.finished)
         ended = order_by_loss(losses[:count], self.finished, tokenizer)
         if ended and (self.active is None or losses[count] >= losses[ended[0]] - ACTIVE_MARGIN):
@@ -74,7 +68,7 @@ class Found:
 
 @runtime_checkable
 class SearchState(Protocol):
-    """What every method's state says of itself."""
+    """The state of any method."""
 
     @property
     def num_steps(self) -> int:

@@ -1,8 +1,7 @@
-"""The one verb: `minimize` an objective over problems with a method.
+"""The search of the best text of each problem, whatever the method.
 
 Problems are worked through in groups, so memory does not grow with their number; results come in
-order, and every reported loss is computed again from the text alone. Read next:
-`fuseprompt.methods.autodan`.
+order, and every reported loss is computed again from the text alone.
 """
 
 import dataclasses
@@ -21,14 +20,13 @@ from fuseprompt.search.method import HistoryEntry, Method, S
 from fuseprompt.text.tokenizer import Tokenizer
 
 
-@final
 @dataclass(frozen=True)
-class Alternative:
-    """A further finished text of a problem; the search's history is not its own.
+class Scored:
+    """A text with its exact losses.
 
     Attributes:
         text: The text, prefix included.
-        loss: Sum of weight times term.
+        loss: Sum of weight times term, computed from the text alone.
         terms: Unweighted loss of each term.
         token_ids: Primary ids of the text.
         tokens: The text of each of them.
@@ -43,20 +41,15 @@ class Alternative:
 
 @final
 @dataclass(frozen=True)
-class Result:
+class Result(Scored):
     """The best text found for one problem.
 
     Attributes:
         problem: The problem.
-        text: The text, prefix included.
-        loss: Sum of weight times term, computed from the text alone.
-        terms: Unweighted loss of each term.
-        token_ids: Primary ids of the text.
-        tokens: The text of each of them.
         finished: Whether the text ends as a sentence. One that does not is the result only where
             nothing was finished, or where its loss, the price of ending there included, is lower by
             more than 1.
-        alternatives: Further finished texts, best first.
+        alternatives: Further finished texts, best first; the history is not theirs.
         history: The best after each step.
         seed: Seed of the search.
         settings: All settings, weights included.
@@ -66,13 +59,8 @@ class Result:
     """
 
     problem: Problem
-    text: str
-    loss: float
-    terms: Mapping[str, float]
-    token_ids: tuple[int, ...]
-    tokens: tuple[str, ...]
     finished: bool
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[Scored, ...]
     history: tuple[HistoryEntry, ...]
     seed: int
     settings: Mapping[str, Any]
@@ -233,16 +221,12 @@ def _search_group(
         },
     }
     for problem, outcome in zip(problems, found, strict=True):
-        scored = [_alternative(t, next(evaluations), tokenizer) for t in outcome.texts]
+        scored = [_scored(text, next(evaluations), tokenizer) for text in outcome.texts]
         order = outcome.order([one.loss for one in scored], tokenizer)
         best, *others = (scored[i] for i in order)
         yield Result(
+            **vars(best),
             problem=problem,
-            text=best.text,
-            loss=best.loss,
-            terms=best.terms,
-            token_ids=best.token_ids,
-            tokens=best.tokens,
             finished=best.text in outcome.finished,
             alternatives=tuple(others),
             history=outcome.history,
@@ -254,24 +238,16 @@ def _search_group(
         )
 
 
-def _alternative(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Alternative:
+def _scored(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Scored:
     ids = tuple(tokenizer.encode(text))
-    return Alternative(
-        text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids)
-    )
+    return Scored(text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids))
 
 
 def describe(setting: Any) -> Any:
-    """Return a setting as plain JSON values.
+    """Return a setting, or a value inside one, as plain JSON values.
 
     Dataclasses become the name of their class and their fields; fields left out of `repr`, such as
     callbacks, are no part of a setting.
-
-    Args:
-        setting: A setting, or a value inside one.
-
-    Returns:
-        Dictionaries, lists, strings, numbers, booleans and `None`.
     """
     if dataclasses.is_dataclass(setting) and not isinstance(setting, type):
         fields = {
@@ -292,11 +268,10 @@ def describe(setting: Any) -> Any:
 
 
 def _options(term: Any) -> dict[str, Any]:
-    """Return what a term was made with beside its model, name and weight, if it is a dataclass."""
+    """Return a term's settings other than its model, name and weight, if it is a dataclass."""
     if not dataclasses.is_dataclass(term) or isinstance(term, type):
         return {}
-    told = ("model", "name", "weight")
-    return {n: v for n, v in describe(term).items() if n not in told}
+    return {n: v for n, v in describe(term).items() if n not in ("model", "name", "weight")}
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Exact losses of hypotheses and candidates: the forward passes of a search.
 
-Equal texts are computed once, also across problems. Nothing is predicted here
-(`fuseprompt.search.candidates`) and nothing chosen. Read next: `fuseprompt.search.method`.
+Equal texts are computed once, also across problems. Nothing is predicted or chosen here.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,16 +21,10 @@ def next_log_probs(
 ) -> Float[Tensor, "n v"]:
     """Return the log-probabilities after each hypothesis; only new tokens are computed.
 
-    Where nothing precedes the first token, the end of another text stands before it.
-
-    Args:
-        bound: Objective and problems.
-        active: The hypotheses.
-        keep: Whether they may grow, so that what was computed is worth keeping.
-
-    Returns:
-        Log-probabilities of the next token, shape (n, v), on the language model's device where
-        that has double precision, which losses are summed in; else on the CPU.
+    Where nothing precedes the first token, the end of another text stands before it. The result
+    lies on the language model's device, or on the CPU where that has no double precision, which
+    losses are summed in. `keep` says whether the hypotheses may grow, so that what was computed is
+    worth keeping.
 
     Raises:
         SearchError: If there is no hypothesis.
@@ -69,22 +62,11 @@ def finish_sentences(
     max_nats: float,
     is_complete: Callable[[str], bool],
 ) -> list[list[Finished]]:
-    """Add every hypothesis that may end here as a sentence to the finished ones of its problem.
+    """Return the finished hypotheses of each problem, with those that may end here as sentences.
 
-    The log-probabilities say what the closing punctuation costs, so that of the language model only
-    the end of the text is missing: one prediction per sentence.
-
-    Args:
-        bound: Objective and problems.
-        active: The hypotheses; they may still grow.
-        log_probs: Of the token after each, shape (n, v).
-        classes: The primary's tokens.
-        finished: What is finished already, by problem.
-        max_nats: Most that the closing punctuation may cost, in nats.
-        is_complete: Whether a text meets all demands on a finished one.
-
-    Returns:
-        The finished hypotheses of each problem, best first.
+    `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, at
+    most `max_nats`. Of the language model only the end of the text is missing: one prediction per
+    sentence. They are sorted, best first.
     """
     ended = _close(active, log_probs, classes, max_nats)
     kept = [i for i, text in enumerate(ended.texts) if is_complete(text)]
