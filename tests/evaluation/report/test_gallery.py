@@ -69,7 +69,7 @@ def test_a_card_shows_picture_caption_losses_curve_and_references(tmp_path) -> N
     assert 'class="term-0" style="width:25.0%" title="fluency 1.00"' in page
     assert 'class="term-1" style="width:75.0%" title="image 3.00"' in page
     assert "<title>6.00, 4.50, 4.00</title>" in page
-    # The best value after the last step is at the bottom of the drawing.
+    # The smallest loss is at the bottom of the drawing.
     points = re.search(r'points="([^"]+)"', page)[1].split()
     assert [float(point.split(",")[1]) for point in points] == [3.0, 25.5, 33.0]
 

@@ -1,4 +1,4 @@
-"""A search that takes too long is ended; one that takes far longer than all before is reported."""
+"""A search that takes too long is ended."""
 
 import time
 from concurrent.futures import Future
@@ -99,33 +99,6 @@ def test_time_in_which_this_process_was_stopped_does_not_count(clock: Clock) -> 
     clock.now += 3600.0
     assert clock.look(watch, place) == []
     assert clock.look(watch, place, turns=5) == [place]
-
-
-def looked_at(clock: Clock, watch: _Watch, seconds: int, *longer: int) -> None:
-    """Let a search of so many seconds end, then others go on for longer."""
-    first = busy_place()
-    clock.look(watch, first, turns=seconds - 1)
-    first.answer.set_result(Answer("here"))
-    clock.look(watch, first)
-    for turns in longer:
-        clock.look(watch, busy_place(), turns=turns)
-
-
-def test_far_longer_than_all_before_is_reported_once(clock: Clock) -> None:
-    notes: list[str] = []
-    clock.look(_Watch(None, notes.append), busy_place(), turns=1000)
-    assert notes == []  # Nothing to compare it with.
-    looked_at(clock, _Watch(None, notes.append), 20, 99)
-    assert notes == []
-    looked_at(clock, _Watch(None, notes.append), 20, 100, 500)
-    assert len(notes) == 1
-    assert notes[0].startswith("the search for 3, 4, 5 and 2 more has taken 100 s so far, the")
-    assert "longest before it 20.0 s" in notes[0]
-    assert "--resume --group-timeout SECONDS" in notes[0]
-    # Who has set a limit needs no advice, and short searches vary.
-    looked_at(clock, _Watch(10_000.0, notes.append), 20, 500)
-    looked_at(clock, _Watch(None, notes.append), 2, 50)
-    assert len(notes) == 1
 
 
 def run_stuck(data: Path, out: Path, *, group_timeout: float | None) -> Run:

@@ -268,13 +268,6 @@ def test_missing_images_are_found_before_any_work(tmp_path: Path) -> None:
     assert "4 of 5" in notes[0]
 
 
-def test_too_little_room_is_found_before_any_work(tmp_path: Path, monkeypatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(RunError, match="1 MB are free, 10 captions and their report take up to 50"):
-        run_fake(tmp_path / "data", tmp_path / "run", MakeFake(broken="not called"))
-
-
 def test_a_disk_that_becomes_full_loses_nothing(tmp_path: Path, whole: bytes) -> None:
     """A limit on the size of a file stops a write half-way, as a full disk does."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)

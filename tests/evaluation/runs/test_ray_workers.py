@@ -41,7 +41,7 @@ def enter(context: AbstractContextManager[object]) -> None:
 def test_without_ray_its_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RunError, match=r'pip install "fuseprompt\[ray\]"'):
-        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpu=False))
 
 
 def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
@@ -52,14 +52,14 @@ def test_a_cluster_that_cannot_be_joined_is_named_with_what_it_may_want(
         assert ("RAY_ADDRESS" in os.environ) != (options.get("address") == "local")
         raise ConnectionError("no answer")
 
-    fake = SimpleNamespace(__spec__=object(), is_initialized=lambda: False, init=init)
+    fake = SimpleNamespace(__spec__=object(), init=init)
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(RunError, match=r"^Ray cannot be used \(ConnectionError: no answer\)\.$"):
-        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpu=False))
     monkeypatch.setenv("RAY_ADDRESS", "host:6379")
     with pytest.raises(RunError, match=r"RAY_ADDRESS is host:6379.* RAY_AUTH_MODE=token"):
-        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpus=0.0))
+        enter(ray_workers(MakeFake(), num_workers=1, threads=1, gpu=False))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def run_ray(
         fake_dataset(data, count),
         SETTINGS,
         RunOptions(Path("data"), out, resume=True, workers=2, group_timeout=group_timeout),
-        open_workers=lambda: ray_workers(make, num_workers=2, threads=1, gpus=0.0),
+        open_workers=lambda: ray_workers(make, num_workers=2, threads=1, gpu=False),
     )
 
 
@@ -132,8 +132,8 @@ def test_a_worker_that_dies_while_loading_is_no_fault_of_its_images(
 def test_what_cannot_begin_is_refused(ray: None, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="ValueError: no such model"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="no such model"))
-    with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 1\."):
-        enter(ray_workers(MakeFake(), num_workers=2, threads=1, gpus=0.5))
+    with pytest.raises(RunError, match=r"The Ray cluster has 0 GPUs; 2 workers need 2\."):
+        enter(ray_workers(MakeFake(), num_workers=2, threads=1, gpu=True))
     with pytest.raises(RunError, match="6 workers died while they loaded the models"):
         run_ray(tmp_path / "data", tmp_path / "run", MakeFake(broken="dies"))
 

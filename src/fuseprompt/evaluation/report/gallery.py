@@ -64,8 +64,8 @@ def _page(run: Run, weights: Mapping[str, float], cards: str, *, number: int, co
 <header>
 <p class="kicker">Settings {escape(run.settings.hash)}</p>
 <h1>{escape(title)}</h1>
-<p>{shown}. The bar is the loss that a search minimised, by term; the line its best value after each
-step.</p>
+<p>{shown}. The bar is the caption's loss, by term. The line is the loss of the best finished text
+after each step that had one, and ends in the caption's.</p>
 <p class="legend">{keys}</p>
 {links}
 </header>
@@ -134,7 +134,7 @@ def _bar(found: Found, weights: Mapping[str, float]) -> str:
 
 
 def _curve(curve: Sequence[float]) -> str:
-    """Return the best loss after each step as a line; steps without one are left out."""
+    """Return losses as a line; those that are not finite are left out."""
     points = [(i, value) for i, value in enumerate(curve) if math.isfinite(value)]
     if len(points) < 2:
         return ""
@@ -146,6 +146,6 @@ def _curve(curve: Sequence[float]) -> str:
     )
     values = ", ".join(f"{value:.2f}" for _, value in points)
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Loss after each step">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Best finished loss">'
         f'<title>{values}</title><polyline points="{path}"/></svg>'
     )

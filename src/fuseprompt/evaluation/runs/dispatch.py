@@ -34,11 +34,6 @@ _TURN: Final = 1.0
 #: and its workers perhaps with it.
 _LONGEST_TURN: Final = 5.0
 
-#: Without a limit a search is reported once that takes so many times what the longest took before
-#: it, and at least so many seconds: short ones vary by more.
-_FAR_LONGER: Final = 5.0
-_WORTH_A_NOTE: Final = 60.0
-
 
 def dispatch(
     groups: Sequence[Group],
@@ -193,15 +188,13 @@ class _Place:
 
 
 class _Watch:
-    """Finds searches that take longer than a limit or, without one, far longer than all before.
+    """Finds searches that take longer than a limit, if there is one.
 
     Nobody can know beforehand what a group takes on a device, so no limit is the default.
     """
 
     def __init__(self, timeout: float | None, on_note: Callable[[str], object]) -> None:
         self._timeout, self._on_note = timeout, on_note
-        self._may_advise = timeout is None
-        self._longest: float | None = None
         self._last = time.monotonic()
         self.reason = (
             f"the search took longer than --group-timeout {timeout or 0:g} s; it was ended"
@@ -216,23 +209,11 @@ class _Watch:
         for place in busy:
             if place.worker.ready.done():
                 place.seconds += turn
-            if place.answer.done():
-                self._longest = max(self._longest or 0.0, place.seconds)
-            elif self._timeout is not None and place.seconds > self._timeout:
-                late.append(place)
-                self._on_note(f"{_name(place.task)}: {self.reason}")
-            elif self._may_advise and self._longest is not None:
-                self._advise(place, self._longest)
+            if self._timeout is None or place.answer.done() or place.seconds <= self._timeout:
+                continue
+            late.append(place)
+            self._on_note(f"{_name(place.task)}: {self.reason}")
         return late
-
-    def _advise(self, place: _Place, longest: float) -> None:
-        if place.seconds >= max(_WORTH_A_NOTE, _FAR_LONGER * longest):
-            self._may_advise = False
-            self._on_note(
-                f"the search for {_name(place.task)} has taken {place.seconds:,.0f} s so far, the "
-                f"longest before it {longest:,.1f} s. If its worker hangs, stop the run and go on "
-                "with --resume --group-timeout SECONDS, which ends workers that take so long."
-            )
 
 
 def _name(task: _Task | None) -> str:

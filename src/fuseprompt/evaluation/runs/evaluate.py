@@ -6,13 +6,12 @@ end.
 """
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Dataset
@@ -43,10 +42,6 @@ from fuseprompt.evaluation.runs.plan import (
     take_shard,
 )
 from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
-
-#: Bytes of a caption in all files of a run together, and of a report next to them.
-BYTES_PER_CAPTION: Final = 4_000
-BYTES_OF_REPORT: Final = 50_000_000
 
 
 @final
@@ -118,8 +113,8 @@ def evaluate(
     def open_workers() -> AbstractContextManager[workers.StartWorker]:
         if options.executor == "local":
             return workers.local_workers(make)
-        gpus = options.gpus_per_worker if device.startswith("cuda") else 0.0
-        return workers.ray_workers(make, num_workers=num_workers, threads=threads, gpus=gpus)
+        gpu = device.startswith("cuda")
+        return workers.ray_workers(make, num_workers=num_workers, threads=threads, gpu=gpu)
 
     return caption_dataset(
         dataset,
@@ -150,7 +145,6 @@ def caption_dataset(
         # A folder without captions yet, as after a failed load of models, takes other settings.
         if has_settings(folder) and read_journal(folder / JOURNAL):
             _check_folder(folder, settings, scope)
-        _check_disk(folder, len(mine))
         _check_images(mine, options.max_failures, on_note)
         write_settings(folder, settings, scope)
         with Journal(folder / JOURNAL) as journal:
@@ -220,17 +214,6 @@ def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:
         raise RunError(
             f"{folder}: was made for {held.limit or 'all'} images, asked for were {asked.limit}. "
             "The limit of a run can be raised, not lowered: use another folder."
-        )
-
-
-def _check_disk(folder: Path, num_jobs: int) -> None:
-    """Refuse to begin what the disk cannot hold."""
-    need = num_jobs * BYTES_PER_CAPTION + BYTES_OF_REPORT
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise RunError(
-            f"{folder}: {free / 1e6:,.0f} MB are free, {num_jobs:,} captions and their report take "
-            f"up to {need / 1e6:,.0f} MB. Make room, or name a folder on another disk."
         )
 
 

@@ -39,7 +39,6 @@ class RunOptions:
         executor: Workers are processes, or of a Ray cluster.
         workers: Workers; one per GPU by default, one on a CPU.
         threads: CPU threads per worker, a setting of the run; cores / workers by default.
-        gpus_per_worker: With Ray, share of a GPU for each worker, such as 0.5.
         max_failures: Failed images after which the run ends.
         hours: End after so long; --resume goes on.
         group_timeout: Seconds after which the worker of a group is taken to hang and is replaced.
@@ -55,7 +54,6 @@ class RunOptions:
     executor: Literal["local", "ray"] = "local"
     workers: PositiveInt | None = None
     threads: PositiveInt | None = None
-    gpus_per_worker: PositiveFloat = 1.0
     max_failures: NaturalInt = 100
     hours: PositiveFloat | None = None
     group_timeout: PositiveFloat | None = None

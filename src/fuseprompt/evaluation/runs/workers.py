@@ -215,14 +215,14 @@ def check_ray() -> None:
 
 @contextmanager
 def ray_workers(
-    make_searcher: MakeSearcher, *, num_workers: int, threads: int, gpus: float
+    make_searcher: MakeSearcher, *, num_workers: int, threads: int, gpu: bool
 ) -> Iterator[StartWorker]:
     """Yield what starts an actor on the cluster of RAY_ADDRESS, or on one of its own here.
 
     Ray Core alone is used, not Ray Data, which keeps nothing of a job that fails and hangs on small
     machines. Retries and results are ours, so a run on Ray resumes like any other.
 
-    `gpus` is the share of a GPU for each worker, 0 for none.
+    `gpu` is whether each worker needs a GPU.
 
     Raises:
         RunError: If Ray is not installed, or its cluster cannot be used.
@@ -231,27 +231,23 @@ def ray_workers(
     check_ray()
     import ray
 
-    owns_cluster = not ray.is_initialized()
-    if owns_cluster:
-        _connect(ray, num_workers * threads)
+    _connect(ray, num_workers * threads)
     try:
         there = ray.cluster_resources()
-        for kind, count in {"CPU": num_workers * threads, "GPU": num_workers * gpus}.items():
-            if count > there.get(kind, 0.0) + 1e-6:
+        for kind, count in {"CPU": num_workers * threads, "GPU": num_workers * gpu}.items():
+            if count > there.get(kind, 0.0):
                 raise RunError(
                     f"The Ray cluster has {there.get(kind, 0.0):g} {kind}s; {num_workers} workers "
-                    f"need {count:g}. Use fewer --workers or --threads, or smaller "
-                    "--gpus-per-worker."
+                    f"need {count}. Use fewer --workers or --threads."
                 )
         # Ray restarts no actor and repeats nothing: what a dead one was doing is ours to repeat,
         # and Ray's restarts would not show when one has loaded its models.
         actor = ray.remote(_Actor).options(
-            num_cpus=threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
+            num_cpus=threads, num_gpus=int(gpu), max_restarts=0, max_task_retries=0
         )
         yield lambda _: _RayWorker(ray, actor.remote(make_searcher))
     finally:
-        if owns_cluster:
-            ray.shutdown()
+        ray.shutdown()
 
 
 @final
