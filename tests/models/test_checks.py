@@ -11,10 +11,10 @@ from tokenizers import processors
 from transformers import BertModel, ViTConfig, ViTModel
 
 from fuseprompt.errors import FuseError, ModelError, TokenizerError
-from fuseprompt.models.checks import check_tokenizer
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
+from fuseprompt.models.pretrained import check_tokenizer
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import byte_bpe
 from tests.tiny import (

@@ -11,8 +11,7 @@ from PIL import Image
 
 from fuseprompt.errors import DatasetError, ImageError
 from fuseprompt.evaluation.datasets import read_dataset
-from fuseprompt.models.image_folder import describe_left_alone, list_images
-from fuseprompt.models.images import open_image
+from fuseprompt.models.images import describe_left_alone, list_images, open_image
 
 
 @pytest.fixture(autouse=True)

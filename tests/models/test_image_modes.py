@@ -324,8 +324,11 @@ def test_arrays_of_every_kind(array: np.ndarray, expected: np.ndarray) -> None:
         (np.zeros(5), "expected numbers of shape"),
         (np.zeros((2, 2), dtype=complex), "expected numbers of shape"),
         (np.array([["a"]]), "expected numbers of shape"),
-        (np.zeros((0, 5)), "no pixels, expected at least one"),
-        (np.broadcast_to(np.uint8(0), (20_000, 20_000)), "more than 120,000,000 pixels"),
+        (np.zeros((0, 5)), "5 x 0 pixels, expected at least one"),
+        (
+            np.broadcast_to(np.uint8(0), (20_000, 20_000)),
+            "20000 x 20000 pixels are more than 120,000,000",
+        ),
         (Image.new("RGB", (0, 5)), "0 x 5 pixels, expected at least one"),
         (b"", r"A picture in memory \(0 bytes\): not an image"),
         (b"no picture", r"A picture in memory \(10 bytes\): not an image"),

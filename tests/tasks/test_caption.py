@@ -9,7 +9,7 @@ import pytest
 from PIL import ImageFile
 
 from fuseprompt.errors import FuseWarning, MissingModelError, ProblemError, UsageError
-from fuseprompt.models.image_folder import describe_left_alone
+from fuseprompt.models.images import describe_left_alone
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import RandomNoise
 from fuseprompt.search import method as search_method

@@ -17,11 +17,10 @@ from torch import Tensor
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel, replaced_embeddings
 from fuseprompt.models.batching import full_precision, run_by_length
-from fuseprompt.models.checks import check_output
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.images import open_image
 from fuseprompt.models.kv_cache import TowerCache
-from fuseprompt.models.pretrained import PretrainedModel
+from fuseprompt.models.pretrained import PretrainedModel, check_output
 from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer

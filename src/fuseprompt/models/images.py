@@ -1,8 +1,9 @@
-"""Pictures as upright RGB images, and one sentence for each reason why one cannot be read.
+"""Pictures as upright RGB images, and the pictures of a folder.
 
 `open_image` is the one way in for paths, bytes, Pillow images and arrays. Metadata cannot stop it:
 an orientation that can be read is followed, and nothing else is kept. `READERS` maps each mode of
-Pillow to what a viewer shows. Read next: `fuseprompt.models.image_folder`.
+Pillow to what a viewer shows. In a folder a file counts by its ending; what Pillow cannot open or
+what is hidden does not.
 """
 
 import importlib
@@ -11,12 +12,13 @@ import os
 import stat
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from fuseprompt.errors import ImageError
 
@@ -27,22 +29,11 @@ MAX_PIXELS: Final = 120_000_000
 Picture = str | os.PathLike[str] | bytes | bytearray | Image.Image | np.ndarray
 
 #: What to do about HEIC, and the marks of such a file behind its eighth byte.
-INSTALL_HEIF: Final = "Pillow reads it with pillow-heif only: pip install pillow-heif"
+_INSTALL_HEIF: Final = "Pillow reads it with pillow-heif only: pip install pillow-heif"
 _HEIC_MARKS: Final = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 
 #: What errors of Pillow say if a program or a library is missing; the file may be sound.
 _MISSING: Final = ("Ghostscript", "cannot find loader", "not available", "not installed")
-
-#: How to turn a picture upright, by its EXIF orientation.
-_TURNS: Final[Mapping[Any, Image.Transpose]] = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 #: Tags of TIFF files that decide how grey values are shown.
 _BITS, _WHITE_IS_ZERO, _NUMBER_TYPE = 258, 262, 339
@@ -53,21 +44,28 @@ _TIFF_WORDS: Final = frozenset({269, 270, 271, 272, 282, 283, 296, 305, 306, 315
 #: Files above are not read again to get round their metadata.
 _MOST_BYTES: Final = 1 << 28
 
+#: Formats that Pillow recognises but cannot decode, or that are no pictures.
+_NO_PICTURES: Final = frozenset({"BUFR", "GRIB", "HDF5", "MPEG"})
+
+_HEIC: Final = frozenset({".heic", ".heif", ".hif"})
+
+#: Pictures that Pillow does not read: vectors, raw files of cameras and rare formats.
+_UNREAD: Final = frozenset(
+    {".svg", ".ai", ".jxl", ".jxr", ".exr", ".hdr", ".xcf"}
+    | {".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".raw"}
+)
+
 
 def open_image(picture: Picture) -> Image.Image:
     """Return a picture as an RGB image: first frame, upright (EXIF), transparency on white.
 
-    Args:
-        picture: Path or content of an image file that Pillow can read; a Pillow image of any mode,
-            at the frame where it is; or an array of grey, grey and alpha, RGB or RGBA, channels
-            last: truth values, whole numbers or floats.
-
-    Returns:
-        A new RGB image, fully decoded, without metadata; a file is closed.
+    A Pillow image is read at the frame where it is. An array is grey, grey and alpha, RGB or RGBA
+    with channels last: truth values, whole numbers or floats. The result is new, decoded and
+    without metadata; a file is closed.
 
     Raises:
         ImageError: If there is no such file, it is a folder, a pipe or empty, is no image, is cut
-            short or too large; or if it is none of what is named above.
+            short or too large; or if the picture is of another type.
     """
     source: Any = picture
     if isinstance(picture, Image.Image):
@@ -76,7 +74,6 @@ def open_image(picture: Picture) -> Image.Image:
         name = f"An array ({picture.dtype}, shape {picture.shape})"
         source = _image_of(picture, name)
     elif isinstance(picture, bytes | bytearray):
-        source = bytes(picture)
         name = f"A picture in memory ({len(picture):,} bytes)"
     elif isinstance(picture, str | os.PathLike):
         name = str(picture)
@@ -111,7 +108,7 @@ def register_heif() -> bool:
 
 
 def _check_file(name: str) -> None:
-    """Raise an `ImageError` unless there is a file of this name with something in it."""
+    """Raise an `ImageError` unless there is a file with this name, and it has content."""
     if not name:  # Path("") would be the current folder.
         raise ImageError("An image was named '', expected the path of an image or of a folder.")
     try:
@@ -133,49 +130,47 @@ def _check_file(name: str) -> None:
         raise ImageError(f"{name}: the file is empty (0 bytes). Copy or download it again.")
 
 
-def _read(source: str | Path | bytes | Image.Image, name: str) -> Image.Image:
+def _read(source: Any, name: str) -> Image.Image:
     with warnings.catch_warnings():
         # Pillow warns of half-size bombs and odd metadata: neither matters here.
         warnings.simplefilter("ignore")
         if isinstance(source, Image.Image):
             return _to_rgb(source, name)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        is_content = isinstance(source, bytes | bytearray)
+        with Image.open(io.BytesIO(source) if is_content else source) as image:
             image.seek(0)
             return _to_rgb(image, name)
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     """Return a new image, upright and without metadata."""
-    if image.width * image.height > MAX_PIXELS:
-        raise ImageError(
-            f"{name}: {image.width} x {image.height} pixels are more than {MAX_PIXELS:,}. "
-            "Scale it down first."
-        )
-    image.load()
     if not image.width * image.height:
-        raise ImageError(f"{name}: {image.width} x {image.height} pixels, expected at least one.")
-    turn = _turn(image)
-    rgb = READERS.get(image.mode, _colours)(image)
-    if turn is not None:
-        rgb = rgb.transpose(turn)
-    rgb.info = {}
-    return rgb
-
-
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """Return how to turn an image upright; metadata that cannot be read turns nothing."""
+        image.load()  # Says if the format needs another program, and so has no size.
+    _check_size(image.width, image.height, name)
+    image.load()
     try:
-        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
-    except Exception:  # As above.
-        return None
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # Metadata that cannot be read turns nothing.
+        orientation = None
+    rgb = READERS.get(image.mode, _colours)(image)
+    rgb.info = {}
+    rgb.getexif()[ExifTags.Base.Orientation] = orientation
+    return ImageOps.exif_transpose(rgb)
+
+
+def _check_size(width: int, height: int, name: str) -> None:
+    if not width * height:
+        raise ImageError(f"{name}: {width} x {height} pixels, expected at least one.")
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"{name}: {width} x {height} pixels are more than {MAX_PIXELS:,}. Scale it down first."
+        )
 
 
 def _colours(image: Image.Image) -> Image.Image:
-    return _on_white(image) if "transparency" in image.info else image.convert("RGB")
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    layer = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    layer = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
     white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, layer).convert("RGB")
 
@@ -199,9 +194,9 @@ def _numbers(image: Image.Image) -> Image.Image:
 
 #: How each mode of Pillow becomes RGB.
 READERS: Final[Mapping[str, Callable[[Image.Image], Image.Image]]] = {
-    **dict.fromkeys(("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"), _colours),
-    **dict.fromkeys(("LA", "La", "PA", "RGBA", "RGBa"), _on_white),
-    **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N", "I", "F"), _numbers),
+    **dict.fromkeys(["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"], _colours),
+    **dict.fromkeys(["LA", "La", "PA", "RGBA", "RGBa"], _colours),
+    **dict.fromkeys(["I;16", "I;16L", "I;16B", "I;16N", "I", "F"], _numbers),
 }
 
 
@@ -213,10 +208,7 @@ def _image_of(array: np.ndarray, name: str) -> Image.Image:
             f"{name}: expected numbers of shape (height, width) or (height, width, channels) with "
             "1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) channels. Put channels last."
         )
-    if 0 in shape:
-        raise ImageError(f"{name}: no pixels, expected at least one.")
-    if shape[0] * shape[1] > MAX_PIXELS:
-        raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels. Scale it down first.")
+    _check_size(shape[1], shape[0], name)
     channels = array.reshape(shape)
     colours = _to_bytes(channels[..., : 3 if shape[2] > 2 else 1])
     if shape[2] in (2, 4):
@@ -242,17 +234,15 @@ def _range(values: np.ndarray) -> tuple[float, float]:
     usual ones that no value exceeds, unless the picture would be all but black with it: then, and
     for values below 0, the range of the values themselves, as viewers of measurements show them.
     """
-    if values.dtype == np.bool_:
-        return 0.0, 1.0
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:
         return 0.0, 65535.0
     finite = values[np.isfinite(values)]
-    if not finite.size:
+    if values.dtype == np.bool_ or not finite.size:
         return 0.0, 1.0
     low, high = float(finite.min()), float(finite.max())
-    usual = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)
-    for white in usual:
-        if low >= 0.0 and high <= white and (white == usual[0] or high >= white / 16.0):
+    least = 1.0 if values.dtype.kind == "f" else 255.0
+    for white in (least, 255.0, 65535.0):
+        if low >= 0.0 and high <= white and (white == least or high >= white / 16.0):
             return 0.0, white
     return (low, high) if low < high else (high - 1.0, high)
 
@@ -260,11 +250,8 @@ def _range(values: np.ndarray) -> tuple[float, float]:
 def _without_metadata(source: Any) -> bytes | None:
     """Return a JPEG, PNG or TIFF file with no metadata but orientation; None for other pictures."""
     data = _content(source)
-    if data.startswith(b"\xff\xd8"):
-        return _bare_jpeg(data)
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _bare_png(data)
-    return _bare_tiff(data) if data[:4] in (b"II*\0", b"MM\0*") else None
+    bare = {b"\xff\xd8": _bare_jpeg, b"\x89P": _bare_png, b"II": _bare_tiff, b"MM": _bare_tiff}
+    return bare[data[:2]](data) if data[:2] in bare else None
 
 
 def _bare_jpeg(data: bytes) -> bytes:
@@ -272,9 +259,8 @@ def _bare_jpeg(data: bytes) -> bytes:
     # Segments up to the start of the pixels; a marker, then a length that counts itself.
     while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda" and at + 4 <= len(data):
         kind, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4])
-        is_metadata = 0xE0 <= kind <= 0xEF or kind == 0xFE
-        has_meaning = kind == 0xEE or data[at + 4 : at + 8] == b"Exif"  # 0xEE: Adobe's colours
-        if has_meaning or not is_metadata:
+        is_metadata = (0xE0 <= kind <= 0xEF and kind != 0xEE) or kind == 0xFE  # 0xEE: colours
+        if not is_metadata or data[at + 4 : at + 8] == b"Exif":
             kept.append(data[at:end])
         at = end
     return b"".join([*kept, data[at:]])
@@ -296,8 +282,7 @@ def _bare_png(data: bytes) -> bytes:
 def _bare_tiff(data: bytes) -> bytes:
     order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
     start = int.from_bytes(data[4:8], order)
-    count = int.from_bytes(data[start : start + 2], order)
-    end = start + 2 + 12 * count
+    end = start + 2 + 12 * int.from_bytes(data[start : start + 2], order)
     tags = [data[at : at + 12] for at in range(start + 2, end, 12)]
     kept = [t for t in tags if (n := int.from_bytes(t[:2], order)) < 32768 and n not in _TIFF_WORDS]
     table = len(kept).to_bytes(2, order) + b"".join(kept) + data[end : end + 4]
@@ -309,7 +294,7 @@ def _reason(error: Exception, source: Any) -> str:
     if isinstance(error, UnidentifiedImageError):
         head = _content(source)[:12]
         if head[4:8] == b"ftyp" and head[8:] in _HEIC_MARKS:
-            return f"a HEIC picture. {INSTALL_HEIF}; or save it as JPEG."
+            return f"a HEIC picture. {_INSTALL_HEIF}; or save it as JPEG."
         return "not an image that Pillow can read (its content, not its name, decides)."
     if isinstance(error, Image.DecompressionBombError):
         return f"more than {MAX_PIXELS:,} pixels. Scale it down first."
@@ -325,10 +310,78 @@ def _reason(error: Exception, source: Any) -> str:
 
 def _content(source: Any) -> bytes:
     """Return the bytes of a file, or nothing where there are none."""
-    if isinstance(source, bytes):
-        return source
+    if isinstance(source, bytes | bytearray):
+        return bytes(source)
     try:
         with open(source, "rb") as file:
             return file.read(_MOST_BYTES)
     except (OSError, TypeError):
         return b""
+
+
+def list_images(folder: str | Path) -> list[Path]:
+    """Return the image files of a folder in name order (not of its sub-folders), by file ending.
+
+    Raises:
+        ImageError: If the folder has none, or cannot be listed.
+    """
+    files, left = _sort(folder, with_others=True)
+    if not files:
+        more = f" Left alone: {left}." if left else ""
+        raise ImageError(
+            f"{folder}: the folder has no image files. "
+            f"Expected files such as photo.jpg or photo.png.{more}"
+        )
+    return files
+
+
+def describe_left_alone(folder: str | Path, *, with_others: bool = True) -> str:
+    """Return a sentence on what `list_images` leaves alone and why, with counts; "" for nothing.
+
+    Without `with_others` only pictures count, not texts and sub-folders.
+
+    Raises:
+        ImageError: If the folder cannot be listed.
+    """
+    _, left = _sort(folder, with_others=with_others)
+    return f"{folder}: left alone: {left}." if left else ""
+
+
+def _sort(folder: str | Path, *, with_others: bool) -> tuple[list[Path], str]:
+    """Return the image files of a folder, and in words what else is there, counted by reason."""
+    register_heif()
+    readable = {
+        ending
+        for ending, kind in Image.registered_extensions().items()
+        if (kind in Image.OPEN or kind == "MPO") and kind not in _NO_PICTURES  # JPEG's opens MPO.
+    }
+    files: list[Path] = []
+    left: Counter[str] = Counter()
+    try:
+        for file in sorted(Path(folder).iterdir()):
+            reason = _why_left(file, readable)
+            if not reason:
+                files.append(file)
+            elif with_others or file.suffix.lower() in readable | _HEIC | _UNREAD:
+                left[reason] += 1
+    except OSError as error:
+        raise ImageError(f"{folder}: cannot be listed ({error.strerror}).") from None
+    return files, ", ".join(f"{count:,} {reason}" for reason, count in sorted(left.items()))
+
+
+def _why_left(file: Path, readable: set[str]) -> str:
+    """Return why a file is left alone, or "" for a picture."""
+    ending = file.suffix.lower()
+    if file.name.startswith("."):
+        return "hidden (the name begins with a dot)"
+    if file.is_dir():
+        return "sub-folder (name it to have its images)"
+    if not file.is_file():
+        return "pipe, device or broken link"
+    if ending in readable:
+        return ""
+    if ending in _HEIC:
+        return f"{ending} ({_INSTALL_HEIF})"
+    if ending in _UNREAD:
+        return f"{ending} (Pillow does not read it; save as JPEG or PNG)"
+    return f"{ending or 'without an ending'} (no image)"

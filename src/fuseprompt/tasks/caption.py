@@ -15,8 +15,7 @@ from PIL import Image
 
 from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.models.image_folder import describe_left_alone, list_images
-from fuseprompt.models.images import open_image
+from fuseprompt.models.images import describe_left_alone, list_images, open_image
 from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import ImageText, Label

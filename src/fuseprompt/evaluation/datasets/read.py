@@ -18,7 +18,7 @@ from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
 from fuseprompt.evaluation.datasets.files import ImageFolders, last_part
 from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_rows
 from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
-from fuseprompt.models.image_folder import describe_left_alone, list_images
+from fuseprompt.models.images import describe_left_alone, list_images
 
 #: Number at the end of a COCO id or of the name of an image.
 _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
