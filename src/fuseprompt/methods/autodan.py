@@ -1,8 +1,7 @@
 """AutoDAN: a text grows by one token a step, each token proposed cheaply and scored exactly.
 
-Zhu et al. (2023), as used by Williams & Kolter (2024, section 4.2), with two corrections:
-candidates' losses are the models' own, and a text that ends as a sentence leaves the beam, so that
-results do not break off.
+Zhu et al. (2023); Williams & Kolter (2024, section 4.2). A text that ends as a sentence leaves the
+beam, so that results do not break off.
 """
 
 from collections.abc import Sequence
@@ -42,22 +41,14 @@ class AutoDAN:
     """Settings of the search; the defaults were measured for the offline models.
 
     Attributes:
-        steps: Most steps; each appends one token.
-        proposal: How candidates are named before they are scored. The additive word table works
-            for every term: one without one output per text gets the gradient.
-        beam_width: Active hypotheses per problem.
-        search_width: Candidates per hypothesis that are scored exactly.
-        constraints: What a text must or must not say.
-        max_end_nats: A full stop (or ! or ?) finishes a text only if the language model gives it at
-            most this negative log-likelihood: right ones cost 1-3 nats, those glued to broken
-            sentences 7-14.
-        ending_nats: What full stop and end of text may cost together at best. An active text is
-            compared with finished ones as if it ended here at this price: the two cheap events at
-            the end otherwise make the first finished text look better than all that could still
-            come, and captions stay three words long.
+        steps: Most tokens that are appended.
+        max_end_nats: Highest price of a full stop (or ! or ?) that finishes a text, in nats:
+            right ones cost 1-3 nats, those glued to broken sentences 7-14.
+        ending_nats: Lowest price of full stop and end of text together. An active text is compared
+            with finished ones as if it ended here at this price: cheap ends otherwise favour the
+            first finished text, and captions stay three words long.
         num_finished: Finished texts kept per problem.
-        num_word_internal: Tokens that lengthen the last word, of which candidates are taken, per
-            hypothesis: the language model's best.
+        num_word_internal: The language model's best word-internal tokens per hypothesis.
         ascii_only: Whether only ASCII tokens are proposed, as in the literature.
     """
 
@@ -79,12 +70,7 @@ class AutoDAN:
                 raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
 
     def init(self, bound: BoundObjective) -> "AutoDANState":
-        """Return the state before the first step: one hypothesis per problem, holding its prefix.
-
-        Raises:
-            SearchError: If a prefix does not survive decode -> encode, ends in white space, is
-                too long for a model, or has a control token or a forbidden word.
-        """
+        """Return the state before the first step: the prefix of each problem as a hypothesis."""
         primary = bound.objective.primary
         prefixes = tuple(p.prefix for p in bound.problems)
         ids = primary.tokenizer.encode_batch(prefixes)
@@ -166,11 +152,8 @@ class AutoDAN:
         return len(state.active) == 0
 
     def finish(self, state: "AutoDANState") -> list[Found]:
-        """Return the best texts of each problem; works on any state.
-
-        With finished texts comes the best active one that meets all constraints; where nothing is
-        finished, the best active one whatever it misses.
-        """
+        """Return the best texts of each problem from any state: finished ones and an active one."""
+        # The active one meets all constraints, unless nothing is finished.
         found = []
         tokenizer = state.proposer.classes.tokenizer
         for problem, finished in enumerate(state.finished):
@@ -236,29 +219,16 @@ class AutoDAN:
 @final
 @dataclass(frozen=True, eq=False)
 class AutoDANState:
-    """The state of a search.
-
-    Attributes:
-        bound: Objective and problems.
-        proposer: Names candidates.
-        active: Active hypotheses.
-        finished: Finished hypotheses of each problem, best first.
-        histories: Best after each step, of each problem.
-        left: Hypotheses that no longer grow: problem, loss, text.
-        num_steps: Tokens appended so far.
-        num_fast: Candidates whose secondary ids came from the retokenisation table (mean over the
-            terms).
-        num_scored: Candidates scored exactly.
-    """
+    """The state of a search."""
 
     bound: BoundObjective
     proposer: Proposer
     active: Hypotheses
-    finished: tuple[tuple[Finished, ...], ...]
-    histories: tuple[tuple[HistoryEntry, ...], ...]
-    left: tuple[tuple[int, float, str], ...] = ()
+    finished: tuple[tuple[Finished, ...], ...]  # of each problem, best first
+    histories: tuple[tuple[HistoryEntry, ...], ...]  # of each problem
+    left: tuple[tuple[int, float, str], ...] = ()  # problem, loss, text; no longer grow
     num_steps: int = 0
-    num_fast: float = 0.0
+    num_fast: float = 0.0  # candidates whose secondary ids came from tables, mean over the terms
     num_scored: int = 0
 
     @property

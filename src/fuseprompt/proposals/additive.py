@@ -1,12 +1,6 @@
-"""The additive word table: a text's own output, moved by what each word does.
+"""The additive word table, the default proposal: a text's own output, moved by each word.
 
-The default proposal. The secondary reads the text as it is once; a word-initial token moves that
-output by its row in the word table less the mean row. A sentiment that the text has already is then
-worth no further word, and a word that was used already moves the output less than a new one. Few
-tokens lengthen a word, so these are read: "This is about skateboards." less "This is about skate."
-is what "boards" does to a text that ends in "skate". In a search it finds with 16 exact losses what
-the word table finds with 64. A term without one output per text gets the gradient, as from the word
-table.
+In a search it finds with 16 exact losses what the word table finds with 64.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +31,12 @@ _UNIT: Final = 1e-3
 @final
 @dataclass(frozen=True)
 class AdditiveWordTable:
-    """Proposes by differences between words of a word table, added to each text's own output."""
+    """Proposes by differences between words of a word table, added to each text's own output.
+
+    A word-initial token moves the output by its row less the mean row, so that a repeated word or
+    sentiment is worth little. A word-internal token moves it by the longer word's output less the
+    last word's ("skateboards" less "skate"). A term without one output per text gets the gradient.
+    """
 
     name: ClassVar[str] = "additive"
     words: WordTable = field(default_factory=WordTable)
@@ -170,11 +169,9 @@ class _AdditiveScorer:
     def _projected(
         self, own: Float[Tensor, "n o"], problems: Int[Tensor, " n"], share: Float[Tensor, " n"]
     ) -> Float[Tensor, "n r"]:
-        """Return what `_losses` does for all rows, of a linear loss on the sphere.
-
-        With a the text's output, d the difference, s the share and g the gradient, the loss is
-        c + g.(a + s d) / |a + s d|: three dot products with the rows, and no output is made.
-        """
+        """Return what `_losses` does for all rows, of a linear loss on the sphere."""
+        # With a the text's output, d the difference, s the share and g the gradient, the loss is
+        # c + g.(a + s d) / |a + s d|: three dot products with the rows, and no output is made.
         with torch.enable_grad():
             outputs = own.detach().requires_grad_()
             losses = self.loss.compare(outputs, problems)

@@ -1,9 +1,6 @@
 """The three protocols of a proposal, and positions, where it predicts.
 
-A `Proposal` is a setting. `init` gives a state that lasts for a primary and a secondary (a word
-table, mapped tokens); its `bind` gives a `Scorer` for a term with its targets, which predicts the
-loss of every token at a *position* (the place that an edit changes). Predictions need only rank
-well: exact losses are computed later. A user adds a proposal in one file.
+Predictions need only rank well: exact losses are computed later.
 """
 
 from dataclasses import dataclass
@@ -25,17 +22,10 @@ _STAND_IN: Final = "it"
 @final
 @dataclass(frozen=True)
 class Positions:
-    """Places in texts where a token may go: a candidate's text is left + token + right.
-
-    Attributes:
-        left: Text before the position.
-        right: Text after it, "" when a token is appended. It does not go on with the word: a
-            position inside a word is the position of that whole word.
-        problems: Problem of each position, shape (n,).
-    """
+    """Places in texts where a token may go: a candidate's text is left + token + right."""
 
     left: tuple[str, ...]
-    right: tuple[str, ...]
+    right: tuple[str, ...]  # "" when a token is appended; never the rest of a word
     problems: Int[Tensor, " n"]
 
     def __post_init__(self) -> None:
@@ -73,18 +63,12 @@ class Meter:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Predicts the loss of candidate tokens, and counts what that costs.
-
-    Positions and tokens lie on the CPU, predictions wherever the scorer has its numbers.
-    """
+    """Predicts losses of tokens, which lie on the CPU, and counts what that costs."""
 
     @property
     def cost(self) -> float:
-        """Forward equivalents of the secondary spent since `bind`, over all positions.
-
-        A text through the secondary is 1, with its gradient 3; table look-ups, matrix products and
-        what a state keeps for all problems are 0. Exact losses of candidates are not in it.
-        """
+        """Forward equivalents of the secondary spent since `bind`, over all positions."""
+        # A text is 1, with its gradient 3; look-ups, matrix products and exact losses are 0.
         ...
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
@@ -109,7 +93,7 @@ class ProposalState(Protocol):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """A way to name candidates."""
+    """The setting of a way to name candidates."""
 
     @property
     def name(self) -> str:
@@ -126,15 +110,10 @@ class Proposal(Protocol):
 @final
 @dataclass(frozen=True)
 class StandIns:
-    """The secondary's view of positions, with one stand-in token at each.
-
-    Attributes:
-        token_ids: Ids with special tokens, a stand-in at the position.
-        places: Index of the stand-in, shape (n,).
-    """
+    """The secondary's view of positions: ids with special tokens, a stand-in token in each text."""
 
     token_ids: PaddedIds
-    places: Int[Tensor, " n"]
+    places: Int[Tensor, " n"]  # index of the stand-in
 
 
 def tokenize_word_initial(tokenizer: Tokenizer, positions: Positions) -> StandIns:

@@ -1,8 +1,6 @@
-"""The paper's maps as a proposal: a gradient goes through the fitted maps to the primary.
+"""The paper's maps as a proposal: a gradient goes through the fitted maps to the primary (Eq. 5).
 
-The gradient at a position is carried to the primary's embeddings by `transfer_gradient` (Eq. 5),
-once for each pair of token counts that candidates have; the predicted change of the loss is the dot
-product with a candidate's embeddings.
+The predicted change of the loss is its dot product with a candidate's embeddings.
 """
 
 import hashlib
@@ -46,8 +44,7 @@ class Fuse:
     """Proposes by gradients through fitted maps.
 
     Attributes:
-        maps: The fitted maps; by default they are fitted once for a pair of models and kept in the
-            cache.
+        maps: Fitted once for a pair of models, and kept in the cache, by default.
         num_words: Common words at which the loss is linearised, 1 to 64.
         on_progress: Called with (maps done, maps in all) while they are fitted.
     """
@@ -64,11 +61,7 @@ class Fuse:
     def init(
         self, primary: HasVocabulary, secondary: HasVocabulary, table: RetokenizationTable
     ) -> "_FuseState":
-        """Return the maps of two models; fits them if they are neither given nor on disk.
-
-        Raises:
-            FingerprintError: If the maps given are of other models.
-        """
+        """Return the maps of two models; fits them if they are neither given nor on disk."""
 
         def on_case(_key: object, _report: object, done: int, planned: int) -> None:
             if self.on_progress is not None:
@@ -134,11 +127,8 @@ class _FuseScorer(LinearScorer):
     def _carry(
         self, linear: Linear, pairs: list[tuple[int, int]]
     ) -> list[tuple[tuple[int, int], Float[Tensor, "n k dp"]]]:
-        """Return the gradient at the primary's tokens of a word, for counts that have a map.
-
-        At a position stands the mean of a word's pieces, so each of l pieces has an l-th of its
-        gradient.
-        """
+        """Return the gradient at the primary's tokens of a word, for counts that have a map."""
+        # A position holds the mean of a word's l pieces, so each piece has an l-th of its gradient.
         maps = self.state.maps
         shared = maps.is_shared
         known = [pair for pair in pairs if shared or maps.lookup(*pair) is not None]
@@ -166,15 +156,8 @@ def load_or_fit(
     folder: Path | None = None,
     on_case: Callable[[CaseKey, CaseReport, int, int], None] | None = None,
 ) -> JacobianTable:
-    """Return the table of two models for the default words, fitted at the first call.
-
-    A kept table serves only the same tokenizers, embeddings, words and settings; one that is
-    damaged is fitted anew. Arguments are those of `fit_adapter`; tables are kept in the folder, by
-    default in the user's cache.
-
-    Returns:
-        The table.
-    """
+    """Return the table of two models for the default words, fitted at the first call and kept."""
+    # A kept table serves only the same tokenizers, embeddings, words and settings.
     settings = settings or FitSettings()
     words = dict.fromkeys(default_words(), 1.0)
     fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)

@@ -1,9 +1,7 @@
 """The gradient as a proposal: each token goes through retokenisation, and no map is fitted.
 
-The predicted loss of a token is the first-order expansion of the secondary's loss around words that
-stand at the position, at the mean embedding of the token's secondary pieces. Where the loss is
-linearised matters (docs/decisions.md): one neutral word gives a rank correlation of 0.3 with the
-true loss, the mean over 16 common words 0.6.
+The loss is linearised at 16 common words: their mean correlates with the true loss by rank at 0.6,
+one neutral word at 0.3 (docs/decisions.md).
 """
 
 from dataclasses import dataclass, field
@@ -49,13 +47,7 @@ COMMON_WORDS: Final = (
 @final
 @dataclass(frozen=True)
 class Linear:
-    """First-order information about positions.
-
-    Attributes:
-        points: Embeddings that stood at the position, shape (k, d).
-        losses: Exact loss there, shape (n, k).
-        grads: Gradient of the loss there, shape (n, k, d).
-    """
+    """Exact loss and gradient at positions, for k embeddings that stood there."""
 
     points: Float[Tensor, "k d"]
     losses: Float[Tensor, "n k"]
@@ -64,14 +56,8 @@ class Linear:
     def predict_mean(
         self, embeds: Float[Tensor, "n c d"] | Float[Tensor, "c d"], *, gain: float = 1.0
     ) -> Float[Tensor, "n c"]:
-        """Return the mean of the k first-order predictions, each loss + grad . (embed - point).
-
-        The exact loss at the points puts all positions on one scale.
-
-        Args:
-            embeds: Candidates, shape (c, d), or (n, c, d) for other candidates at each position.
-            gain: Factor of the predicted change from the mean loss of the points.
-        """
+        """Return the mean of the first-order predictions loss + gain * grad . (embed - point)."""
+        # The exact loss at the points puts all positions on one scale.
         grad = self.grads.mean(1)  # (n, d)
         dots = grad @ embeds.T if embeds.dim() == 2 else torch.einsum("nd,ncd->nc", grad, embeds)
         return self.predict(dots, gain=gain)
@@ -116,13 +102,7 @@ def linearise(
 
 @dataclass(frozen=True, eq=False)
 class LinearScorer:
-    """What scorers by a gradient share: a term, linearised at positions, and the cost of that.
-
-    Attributes:
-        loss: The term.
-        table: From the primary's tokens to the secondary's.
-        points: Embeddings that stand at the positions, shape (k, d).
-    """
+    """The base of scorers by a gradient: a term, linearised at positions, and the cost of that."""
 
     loss: EmbedLoss
     table: RetokenizationTable
@@ -151,14 +131,10 @@ class LinearScorer:
 @final
 @dataclass(frozen=True)
 class Gradient:
-    """Proposes by the gradient at linearisation points, token by token.
-
-    Attributes:
-        num_words: Common words at which the loss is linearised, 1 to 64.
-    """
+    """Proposes by the gradient at linearisation points, token by token."""
 
     name: ClassVar[str] = "gradient"
-    num_words: int = 16
+    num_words: int = 16  # of COMMON_WORDS, 1 to 64
 
     def __post_init__(self) -> None:
         """Check the count."""

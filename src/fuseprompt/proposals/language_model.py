@@ -51,10 +51,8 @@ class _Silent:
 class RandomNoise:
     """Noise of a realistic size: the paper's fallback for long words, seeded and scaled.
 
-    Attributes:
-        seed: Seed, with those of the problems: a token at a given position of a problem always gets
-            the same number, whatever else is in the batch.
-        scale: Standard deviation of the predicted losses.
+    A token at a given position of a problem gets the same number, whatever else is in the batch;
+    `scale` is the standard deviation.
     """
 
     name: ClassVar[str] = "random"

@@ -1,9 +1,6 @@
 """The word table: each word's output alone, made once for a pair of models and kept on disk.
 
-One matrix product per problem then says which words match a target, without any gradient. The table
-knows nothing of the text around the word. Word-internal tokens get the answer for the whole last
-word, which is read when it is asked for. A term without one output per text, as a `Continuation`,
-has no table: `WordTableState.bind` gives it the gradient.
+One matrix product per problem says which words match a target; the text around is not read.
 """
 
 import contextlib
@@ -67,19 +64,12 @@ class WordTable:
 @final
 @dataclass(frozen=True, eq=False)
 class WordTableState:
-    """The word table of a pair of models.
-
-    Attributes:
-        setting: Where it is kept.
-        table: From the primary's tokens to the secondary's.
-        secondary: The model whose outputs it holds.
-        gradient: Proposes for terms without one output per text.
-    """
+    """The word table of a pair of models."""
 
     setting: WordTable
     table: RetokenizationTable
     secondary: TextModel
-    gradient: ProposalState
+    gradient: ProposalState  # for terms without one output per text
 
     @cached_property
     def _found(self) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
@@ -103,10 +93,7 @@ class WordTableState:
         return self._found[1]
 
     def bind(self, loss: EmbedLoss) -> Scorer:
-        """Return a scorer for a term: the table, or the gradient where it compares no outputs.
-
-        The table is read or made when a term first needs it.
-        """
+        """Return a scorer: the table, or the gradient where no outputs are compared."""
         if not loss.compares_outputs:
             return self.gradient.bind(loss)
         return WordTableScorer(loss, self.table, self.vectors, self.row_of)
@@ -204,13 +191,9 @@ def load_or_make(
     *,
     on_progress: OnProgress | None = None,
 ) -> tuple[Float[Tensor, "w o"], Int[Tensor, " v"]]:
-    """Return the vectors of all distinct words, and each primary token's row (-1 for none).
-
-    Words with equal secondary ids share a row. The file is named by the fingerprint of tokenizers,
-    vocabulary and template and carries a digest, and one vector is computed again at each load: a
-    damaged file, or another model under the same name, is noticed and the table made anew. Where
-    `folder` cannot be written to, the table is only returned. Both tensors lie on the CPU.
-    """
+    """Return the vectors of distinct words and each primary token's row (-1: none), on the CPU."""
+    # A damaged file, or another model under the same name, is noticed by a digest and one vector
+    # made again. Where the folder cannot be written to, the table is only returned.
     words, row_of = distinct_words(table)
     file = folder / f"{fingerprint(model, table)}.safetensors"
     # A table without words is as wide as any: the width comes from a word of its own.

@@ -1,9 +1,6 @@
 """Candidates: the tokens that may be appended with the lowest expected loss.
 
-`Proposer` adds what a proposal predicts for each term to the language model's own log-probabilities
-and takes the best tokens of each hypothesis whose text encodes back to exactly their ids: the text
-is the result, so a candidate that the tokenizer would read differently is no candidate. Exact
-losses come later.
+A text is the result, so it must encode back to exactly the ids that were chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,23 +22,12 @@ from fuseprompt.text.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True, eq=False)
 class Proposer:
-    """The language model's log-probabilities plus what a proposal predicts for the other terms.
-
-    The score of a token is the total loss expected after it: its exact share of fluency, plus
-    weight times predicted loss of each term. All word-initial tokens are scored; of the tokens that
-    lengthen the last word, the language model's best `num_word_internal`.
-
-    Attributes:
-        bound: Objective and problems.
-        classes: Tokens of the primary.
-        scorers: The scorer of each term, by name.
-        num_word_internal: Word-internal tokens considered per hypothesis.
-    """
+    """The language model's log-probabilities plus what a proposal predicts for the other terms."""
 
     bound: BoundObjective
     classes: TokenClasses
-    scorers: Mapping[str, Scorer]
-    num_word_internal: int
+    scorers: Mapping[str, Scorer]  # by name of the term
+    num_word_internal: int  # considered per hypothesis
 
     @classmethod
     def start(
@@ -66,18 +52,13 @@ class Proposer:
         width: int,
         allows: Callable[[str], bool] | None = None,
     ) -> Candidates:
-        """Return the tokens with the lowest expected total loss, `width` of them per hypothesis.
-
-        A text may be a candidate if `allows` returns True for it, or if that is `None`.
-        """
+        """Return the tokens with the lowest expected total loss, `width` of them per hypothesis."""
         scores = self.scores(active, log_probs)
         return choose(active, scores, log_probs, self.classes, width=width, allows=allows)
 
     def scores(self, active: Hypotheses, log_probs: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
-        """Return the total loss expected after each token; infinite where it may not be appended.
-
-        All of it stays on the device of `log_probs`.
-        """
+        """Return the total loss expected after each token; infinite where it must not stand."""
+        # It is the exact fluency plus weight times predicted loss of each term.
         device = log_probs.device
         fluency = self.bound.objective.fluency
         count = (active.num_chosen[:, None] + 1).clamp_min(1).to(device)
@@ -102,12 +83,8 @@ class Proposer:
     def _lengthening(
         self, active: Hypotheses, log_probs: Float[Tensor, "n v"]
     ) -> tuple[Int[Tensor, "n c"], Int[Tensor, "n c"], Bool[Tensor, "n c"]]:
-        """Find the likeliest tokens that lengthen each last word; one of the prefix never is.
-
-        Returns:
-            The tokens on the device; on the CPU, without those that do not survive the round trip;
-            and which do.
-        """
+        """Find the likeliest tokens that lengthen each last word; one of the prefix never is."""
+        # Returns them on the device, then on the CPU without those that fail the round trip.
         device = log_probs.device
         prefixes = [self.bound.problems[p].prefix for p in active.problems.tolist()]
         texts = zip(active.texts, prefixes, strict=True)
@@ -125,10 +102,7 @@ class Proposer:
 
 
 def _leave_out(tokens: Int[Tensor, "n c"], may: Bool[Tensor, "n c"]) -> Int[Tensor, "n c"]:
-    """Return the tokens with each one that may not be appended replaced by one of its row that may.
-
-    A proposal is then asked for nothing that cannot be a candidate.
-    """
+    """Replace tokens that may not be appended by one of their row that may, for the proposal."""
     if not may.numel():
         return tokens
     stand_in = tokens.gather(1, may.int().argmax(dim=1, keepdim=True))
@@ -144,12 +118,8 @@ def choose(
     width: int,
     allows: Callable[[str], bool] | None,
 ) -> Candidates:
-    """Return the `width` best-scored tokens of each hypothesis whose text survives the round trip.
-
-    A score is infinite where a token may not be appended. Scores and `log_probs` may lie on an
-    accelerator: only the best tokens and their numbers leave it. Candidates are ordered by
-    hypothesis, then by score; ties by token id.
-    """
+    """Return the `width` best tokens of each hypothesis whose text survives the round trip."""
+    # They are ordered by hypothesis, then score, then token id. Only the best leave an accelerator.
     pieces = classes.tokenizer.token_texts
     asked = 2 * width
     while True:
@@ -187,11 +157,8 @@ def choose(
 
 
 def lowest(scores: Float[Tensor, "n v"], count: int) -> Int[Tensor, "n k"]:
-    """Return the columns of the lowest scores of each row, best first; equal ones by column.
-
-    It is the beginning of a stable sort, without sorting everything. Past the finite scores of a
-    row the columns are any.
-    """
+    """Return the columns of each row's lowest finite scores, best first; equal ones by column."""
+    # It is the beginning of a stable sort, without sorting everything.
     values, columns = torch.topk(scores, count, dim=1, largest=False)
     columns, order = torch.sort(columns, dim=1)
     values, order = torch.sort(values.gather(1, order), dim=1, stable=True)
@@ -226,11 +193,9 @@ def keep_best(
     num_best: int,
     tokenizer: Tokenizer,
 ) -> Int[Tensor, " k"]:
-    """Return the indices of the `num_best` best candidates of each problem, by problem and loss.
-
-    All survived the tables' round trip; of these few the whole text is encoded, and one that is
-    read otherwise makes room for the next. An infinite loss is one that a model has no room for.
-    """
+    """Return the indices of the `num_best` best candidates of each problem, by problem and loss."""
+    # All survived the tables' round trip; of these few the whole text is encoded, and one that is
+    # read otherwise makes room for the next. Where a model has no room, the loss is infinite.
     problems, losses = active.problems[candidates.rows], losses.clone()
     while True:
         chosen = select_best(losses, problems, candidates.tokens, num_best)

@@ -1,7 +1,4 @@
-"""Constraints: words that a text must or must not have.
-
-They are objects in a list; a user adds one with three methods. Nothing here knows tokens or losses.
-"""
+"""Constraints: words that a text must or must not have; a user adds one with three methods."""
 
 import re
 from dataclasses import dataclass, field
@@ -33,11 +30,7 @@ def _has_word(text: str, word: str) -> bool:
 @final
 @dataclass(frozen=True)
 class Forbid:
-    """No text with one of these words, in any case.
-
-    Attributes:
-        words: The words; "cat" does not forbid "catalogue".
-    """
+    """No text with one of these words, in any case; "cat" does not forbid "catalogue"."""
 
     words: tuple[str, ...]
 
@@ -63,11 +56,7 @@ class Forbid:
 @final
 @dataclass(frozen=True)
 class Require:
-    """Every finished text has all of these words, in any case.
-
-    Attributes:
-        words: The words, or phrases.
-    """
+    """Every finished text has all of these words or phrases, in any case."""
 
     words: tuple[str, ...] = field(default=())
 

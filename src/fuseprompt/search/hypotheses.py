@@ -1,7 +1,4 @@
-"""Hypotheses with their ids, and candidates as tensors: what a search carries from step to step.
-
-Ids are carried, never recovered from embeddings. Nothing here calls a model.
-"""
+"""Hypotheses with their ids, and candidates as tensors: what a search carries from step to step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,15 +21,8 @@ TIE: Final = 1e-5
 class Hypotheses:
     """Active hypotheses: unfinished texts of several problems.
 
-    Attributes:
-        problems: Problem of each text, shape (n,).
-        token_ids: Primary ids, prefix included.
-        num_given: Tokens at the beginning whose likelihood does not count, shape (n,): those of the
-            prefix, or the first token of a text that nothing precedes.
-        nll_sum: Sum of the negative log-likelihoods of the chosen tokens, in nats, shape (n,),
-            float64.
-        texts: The texts.
-        losses: Exact total loss without the end event, shape (n,); infinite before the first token.
+    `num_given` first tokens have no likelihood: those of the prefix, or one that nothing precedes.
+    `losses` are total losses without the end event, infinite before a token.
     """
 
     problems: Int[Tensor, " n"]
@@ -67,20 +57,12 @@ class Hypotheses:
 @final
 @dataclass(frozen=True)
 class Candidates:
-    """Hypotheses with one token appended.
+    """Hypotheses with one token appended."""
 
-    Attributes:
-        rows: Hypothesis of each candidate, shape (c,).
-        tokens: Token appended, shape (c,).
-        nll: Negative log-likelihood of the token in nats, shape (c,).
-        predicted: Total loss that the proposal expects, shape (c,).
-        texts: Text of each candidate.
-    """
-
-    rows: Int[Tensor, " c"]
+    rows: Int[Tensor, " c"]  # the hypothesis of each candidate
     tokens: Int[Tensor, " c"]
-    nll: Float[Tensor, " c"]
-    predicted: Float[Tensor, " c"]
+    nll: Float[Tensor, " c"]  # of the token, in nats
+    predicted: Float[Tensor, " c"]  # total loss that the proposal expects
     texts: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -118,13 +100,7 @@ def extended_ids(
 @final
 @dataclass(frozen=True)
 class Finished:
-    """A finished hypothesis with its exact losses.
-
-    Attributes:
-        loss: Total loss.
-        text: The text.
-        exact: Loss by term.
-    """
+    """A finished hypothesis with its exact losses."""
 
     loss: float
     text: str
@@ -132,11 +108,8 @@ class Finished:
 
 
 def tie_ranks(losses: Float[Tensor, " c"], problems: Int[Tensor, " c"]) -> Int[Tensor, " c"]:
-    """Return ranks by problem and then by loss, equal where losses tie.
-
-    Two losses of a problem tie if they differ by less than `TIE`, or if a chain of such pairs joins
-    them. Bins of that width would part every tenth pair that is 1e-6 apart.
-    """
+    """Return ranks by problem and then by loss, equal where losses tie."""
+    # Losses tie if a chain of differences below `TIE` joins them; bins would part many close pairs.
     order = torch.argsort(losses, stable=True)
     order = order[torch.argsort(problems[order], stable=True)]
     # The difference of two infinite losses is NaN: they tie.

@@ -1,7 +1,4 @@
-"""The protocol of a search method: four pure functions of a state, and what they find.
-
-A method knows neither groups nor results; `fuseprompt.search.minimize` takes any.
-"""
+"""The protocol of a search method: four pure functions of a state, and what they find."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,33 +16,21 @@ ACTIVE_MARGIN: Final = 1.0
 @final
 @dataclass(frozen=True)
 class HistoryEntry:
-    """The best of one problem after a step.
+    """The best of one problem after a step."""
 
-    Attributes:
-        step: Tokens appended so far.
-        text: Best active text.
-        loss: Its loss, the end not counted.
-        finished: Loss of the best finished text, or `None`.
-        evaluations: Candidates scored exactly at this step.
-    """
-
-    step: int
+    step: int  # tokens appended so far
     text: str
-    loss: float
-    finished: float | None
-    evaluations: int
+    loss: float  # of the active text, without its end
+    finished: float | None  # loss of the best finished text
+    evaluations: int  # candidates scored exactly
 
 
 @final
 @dataclass(frozen=True)
 class Found:
-    """The outcome of one problem.
+    """The outcome of one problem: finished texts, best first, and the best active one.
 
-    Attributes:
-        finished: Texts that end as sentences, best first.
-        active: The best text that does not, or `None`. Its loss without an end cannot be compared
-            with that of a finished text, so that the exact losses of both must decide.
-        history: The best after each step.
+    The loss of the active text lacks its end, so that the exact losses of both must decide.
     """
 
     finished: tuple[str, ...]

@@ -1,7 +1,6 @@
 """The search of the best text of each problem, whatever the method.
 
-Problems are worked through in groups, so memory does not grow with their number; results come in
-order, and every reported loss is computed again from the text alone.
+Problems are searched in groups; every reported loss is computed again from the text alone.
 """
 
 import dataclasses
@@ -22,21 +21,13 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Scored:
-    """A text with its exact losses.
-
-    Attributes:
-        text: The text, prefix included.
-        loss: Sum of weight times term, computed from the text alone.
-        terms: Unweighted loss of each term.
-        token_ids: Primary ids of the text.
-        tokens: The text of each of them.
-    """
+    """A text, prefix included, with its exact losses."""
 
     text: str
     loss: float
-    terms: Mapping[str, float]
+    terms: Mapping[str, float]  # unweighted
     token_ids: tuple[int, ...]
-    tokens: tuple[str, ...]
+    tokens: tuple[str, ...]  # the text of each id
 
 
 @final
@@ -45,15 +36,9 @@ class Result(Scored):
     """The best text found for one problem.
 
     Attributes:
-        problem: The problem.
         finished: Whether the text ends as a sentence. One that does not is the result only where
-            nothing was finished, or where its loss, the price of ending there included, is lower by
-            more than 1.
-        alternatives: Further finished texts, best first; the history is not theirs.
-        history: The best after each step.
-        seed: Seed of the search.
-        settings: All settings, weights included.
-        versions: Of this package and what it stands on.
+            nothing was finished, or where its loss, with the price of ending, is lower by over 1.
+        alternatives: Further finished texts, best first.
         fast_path: Share of candidates whose secondary ids came from the retokenisation table.
         seconds: Wall time of the group of problems divided by their number.
     """
@@ -72,18 +57,11 @@ class Result(Scored):
 @final
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after each step.
-
-    Attributes:
-        step: Steps taken.
-        steps: Most steps.
-        texts: Best text so far of each problem of the group.
-        ids: Ids of these problems.
-    """
+    """What a callback sees after each step."""
 
     step: int
-    steps: int
-    texts: tuple[str, ...]
+    steps: int  # at most
+    texts: tuple[str, ...]  # the best so far of each problem of the group
     ids: tuple[str, ...] = ()
 
 
@@ -99,7 +77,7 @@ def minimize(
     on_step: Callable[[Progress], None] | None = None,
     **targets: Any,
 ) -> list[Result]:
-    """Find, for each problem, the text with the lowest loss.
+    """Return for each problem the text with the lowest loss.
 
     Args:
         objective: The weighted sum of terms.
@@ -113,11 +91,9 @@ def minimize(
         on_step: Called after each step.
         **targets: Targets of a single problem.
 
-    Returns:
-        One result per problem, in order.
-
     Raises:
         ProblemError: If targets are missing or unknown, or ids repeat.
+        SearchError: If a prefix cannot be searched from, such as one that ends in white space.
 
     Example:
         minimize(objective, AutoDAN(), image="cat.jpg", prefix="An image of")[0].text
@@ -157,11 +133,7 @@ def iterate(
     time_limit: float | None = None,
     on_step: Callable[[Progress], None] | None = None,
 ) -> Iterator[Result]:
-    """Yield the results of `minimize` as groups finish.
-
-    Raises:
-        ProblemError: If ids repeat, or `group_size` is not positive.
-    """
+    """Yield the results of `minimize` as groups finish."""
     ids = [p.id for p in problems]
     if len(set(ids)) < len(ids):
         raise ProblemError(
@@ -244,11 +216,7 @@ def _scored(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Scored:
 
 
 def describe(setting: Any) -> Any:
-    """Return a setting, or a value inside one, as plain JSON values.
-
-    Dataclasses become the name of their class and their fields; fields left out of `repr`, such as
-    callbacks, are no part of a setting.
-    """
+    """Return a setting as JSON values: a dataclass as its class and the fields of its repr."""
     if dataclasses.is_dataclass(setting) and not isinstance(setting, type):
         fields = {
             f.name: describe(getattr(setting, f.name))

@@ -1,7 +1,4 @@
-"""Exact losses of hypotheses and candidates: the forward passes of a search.
-
-Equal texts are computed once, also across problems. Nothing is predicted or chosen here.
-"""
+"""Exact losses of hypotheses and candidates: the forward passes of a search."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,16 +16,8 @@ from fuseprompt.text.tokenizer import Tokenizer
 def next_log_probs(
     bound: BoundObjective, active: Hypotheses, *, keep: bool = True
 ) -> Float[Tensor, "n v"]:
-    """Return the log-probabilities after each hypothesis; only new tokens are computed.
-
-    Where nothing precedes the first token, the end of another text stands before it. The result
-    lies on the language model's device, or on the CPU where that has no double precision, which
-    losses are summed in. `keep` says whether the hypotheses may grow, so that what was computed is
-    worth keeping.
-
-    Raises:
-        SearchError: If there is no hypothesis.
-    """
+    """Return the log-probabilities after each hypothesis, which may grow if `keep`."""
+    # Losses are summed in double precision, which mps lacks.
     if not len(active):
         raise SearchError("A step needs at least one active hypothesis.")
     found = bound.prefixes.next_log_probs(active.token_ids, keep=keep)
@@ -62,12 +51,9 @@ def finish_sentences(
     max_nats: float,
     is_complete: Callable[[str], bool],
 ) -> list[list[Finished]]:
-    """Return the finished hypotheses of each problem, with those that may end here as sentences.
-
-    `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, at
-    most `max_nats`. Of the language model only the end of the text is missing: one prediction per
-    sentence. They are sorted, best first.
-    """
+    """Return the finished hypotheses of each problem, best first, with those that may end here."""
+    # `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, so
+    # that the language model predicts only the end of the text: once per sentence.
     ended = _close(active, log_probs, classes, max_nats)
     kept = [i for i, text in enumerate(ended.texts) if is_complete(text)]
     found = [set(known) for known in finished]
