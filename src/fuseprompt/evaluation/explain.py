@@ -1,8 +1,7 @@
-"""One step of a caption search, explained: the candidates of each proposal, and their exact losses.
+"""One step of a caption search, explained: each proposal's candidates, and their exact losses.
 
-For one photo and one text, the language model's likeliest tokens and every proposal's candidates
-are scored exactly; the best ten of all these are what should have been proposed. Read next:
-`fuseprompt.evaluation.explain_page`.
+The language model's likeliest tokens are scored too; the best ten of all are what a proposal should
+have found.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,52 +24,33 @@ from fuseprompt.tasks.models import CaptionModels
 from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 
-#: The best tokens that should be proposed.
-NUM_BEST: Final = 10
-
-#: Length of a proposal's list in which the rank of a token is looked up.
-RANKS: Final = 3000
+NUM_BEST: Final = 10  # Tokens that should be proposed.
+RANKS: Final = 3000  # Length of a proposal's list in which the rank of a token is looked up.
 
 
 @final
 @dataclass(frozen=True)
 class Token:
-    """A token that was scored exactly.
+    """A token that was scored exactly."""
 
-    Attributes:
-        text: The token as it is appended, its leading blank included.
-        nll: Its negative log-likelihood under the language model, in nats.
-        image: Loss of the image term with it, 1 - cosine.
-        total: Total loss with it, the end of the text not counted.
-    """
-
-    text: str
-    nll: float
-    image: float
-    total: float
+    text: str  # As it is appended, its leading blank included.
+    nll: float  # Negative log-likelihood under the language model, in nats.
+    image: float  # Loss of the image term, 1 - cosine.
+    total: float  # The end of the text not counted.
 
 
 @final
 @dataclass(frozen=True)
 class View:
-    """The step as one proposal sees it.
-
-    Attributes:
-        proposals: Its proposals, best first, as indices into the tokens.
-        totals: Total loss that it predicts for each proposal.
-        images: Image loss that it predicts for each word-initial token, by index.
-        ranks: Its rank, from 1, of each of the best tokens; `None` beyond `RANKS`.
-        rho: Rank correlation of predicted and exact image loss over likeliest word-initial tokens.
-        cost: Forward equivalents of the image-text model that the prediction took.
-    """
+    """The step as one proposal sees it; tokens are indices into the explanation's."""
 
     name: str
-    proposals: tuple[int, ...]
-    totals: tuple[float, ...]
-    images: Mapping[int, float]
-    ranks: tuple[int | None, ...]
-    rho: float
-    cost: float
+    proposals: tuple[int, ...]  # Best first.
+    totals: tuple[float, ...]  # Predicted total loss of each proposal.
+    images: Mapping[int, float]  # Predicted image loss of each word-initial token.
+    ranks: tuple[int | None, ...]  # From 1, of each of the best tokens; None beyond `RANKS`.
+    rho: float  # Rank correlation of predicted and exact image loss, of likely word-initial tokens.
+    cost: float  # Of the prediction, in forward equivalents of the image-text model.
 
     @property
     def found(self) -> int:
@@ -81,22 +61,15 @@ class View:
 @final
 @dataclass(frozen=True)
 class Explanation:
-    """A step, scored.
+    """A step, scored."""
 
-    Attributes:
-        text: The text that a token is appended to.
-        image: Exact image loss of that text itself; `weight` is that of the image term.
-        tokens: The scored tokens; the first `num_likeliest` are the language model's likeliest.
-        best: The best of them by total loss, best first, as indices.
-    """
-
-    text: str
-    image: float
-    weight: float
+    text: str  # What a token is appended to.
+    image: float  # Exact image loss of that text itself.
+    weight: float  # Of the image term.
     fluency_weight: float
     tokens: tuple[Token, ...]
-    num_likeliest: int
-    best: tuple[int, ...]
+    num_likeliest: int  # So many of the tokens, the first, are the language model's likeliest.
+    best: tuple[int, ...]  # By total loss, best first, as indices.
     views: tuple[View, ...]
 
 
@@ -115,12 +88,7 @@ def explain(
     """Return one step with its candidates scored: the best of each proposal, and the likeliest.
 
     The step appends a token to `text`, or to the best active hypothesis that a search with the
-    settings `caption` has before `step`, from 1. `on_progress` is called with a few words on each
-    part of the work.
-
-    Raises:
-        SearchError: If the text does not survive the tokenizer, ends in white space or is empty, or
-            the search ends before the step.
+    settings `caption` has before `step`, from 1.
     """
     caption = caption or CaptionSettings()
     log = on_progress or (lambda _: None)

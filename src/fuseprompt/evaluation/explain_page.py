@@ -1,7 +1,4 @@
-"""An explained step as one HTML page: photo, best tokens, and a card for each proposal.
-
-The page stands alone (`fuseprompt.evaluation.page`) and computes nothing.
-"""
+"""An explained step as one HTML page: photo, best tokens, and a card for each proposal."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -12,11 +9,8 @@ from PIL import Image
 from fuseprompt.evaluation.explain import RANKS, Explanation, View
 from fuseprompt.evaluation.page import page_head, picture_url
 
-#: Pixels of the photo's longer side on the page.
-_PHOTO: Final = 360
-
-#: Candidates of a proposal that are shown at once; the others can be unfolded.
-_SHOWN: Final = 12
+_PHOTO: Final = 360  # Pixels of the photo's longer side.
+_SHOWN: Final = 12  # Candidates of a proposal that are shown at once; others can be unfolded.
 
 #: Title and explanation by the name of a proposal.
 _ABOUT: Final = {
@@ -25,10 +19,7 @@ _ABOUT: Final = {
     "word-table": ("Word table", "Each word scored once, alone; no gradient, no context."),
     "additive": ("Additive word table", "The text's output, moved by each word's effect."),
     "gradient": ("Gradient", "The image loss's gradient at the embedding of each token's pieces."),
-    "fuse": (
-        "The paper's map",
-        "The gradient, carried to the tokens by fitted t-product maps.",
-    ),
+    "fuse": ("The paper's map", "The gradient, carried to the tokens by fitted t-product maps."),
 }
 
 _LEGEND: Final = """<span><span class="key other"></span>word-initial tokens</span>

@@ -1,7 +1,6 @@
 """Parts of HTML pages that stand alone: their style and their pictures.
 
-A page of this package runs no script, asks no network, and follows the reader's light or dark
-setting.
+A page of this package runs no script and asks no network.
 """
 
 import base64

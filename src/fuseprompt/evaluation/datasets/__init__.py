@@ -1,7 +1,4 @@
-"""Captioning datasets: local files become a `Dataset`; nothing is downloaded.
-
-Read next: `fuseprompt.evaluation.datasets.base`, then `fuseprompt.evaluation.datasets.read`.
-"""
+"""Captioning datasets: local files become a `Dataset`; nothing is downloaded."""
 
 from fuseprompt.evaluation.datasets.base import Dataset, Item
 from fuseprompt.evaluation.datasets.read import find_source, read_dataset

@@ -1,7 +1,4 @@
-"""A dataset in memory: items with an image and the captions that people wrote for it.
-
-Nothing is read here. Read next: `fuseprompt.evaluation.datasets.read`.
-"""
+"""A dataset in memory: items with an image and the captions that people wrote for it."""
 
 import hashlib
 import itertools
@@ -17,49 +14,31 @@ from fuseprompt.errors import DatasetError
 @final
 @dataclass(frozen=True)
 class Item:
-    """One caption to write: an image, and the captions of people where there are any.
+    """One caption to write; id and sentiment together are unique in a dataset."""
 
-    Attributes:
-        id: The image's id, a whole number in decimal where the dataset has such ids, else the name
-            of the file. Unique in a dataset together with `sentiment`.
-        image: The image file. It may be missing: a reader reads annotations only.
-        references: Captions by people, cleaned (`clean_caption`), in the order of the file.
-        sentiment: Sentiment of the caption and of its references, such as "positive", or "".
-        domain: "in-domain", "near-domain" or "out-domain" in NoCaps, else "".
-    """
-
-    id: str
-    image: Path
-    references: tuple[str, ...] = ()
-    sentiment: str = ""
-    domain: str = ""
+    id: str  # A whole number where the dataset has such ids, else the name of the file.
+    image: Path  # It may be missing: a reader reads annotations only.
+    references: tuple[str, ...] = ()  # Cleaned captions by people, in the order of the file.
+    sentiment: str = ""  # Of the caption and of its references.
+    domain: str = ""  # "in-domain", "near-domain" or "out-domain" in NoCaps.
 
 
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """The items of one split, by id (numbers by value, before names), then by sentiment.
-
-    Attributes:
-        fingerprint: SHA-256 of name, split and annotations; where the images lie is not in it.
-        notes: Captions left out, counts that differ from the published, in sentences.
-    """
+    """The items of one split, by id (numbers by value, before names), then by sentiment."""
 
     name: str
     split: str
     items: tuple[Item, ...]
-    fingerprint: str
+    fingerprint: str  # SHA-256 of name, split and annotations, not of where the images lie.
     notes: tuple[str, ...] = ()
 
 
 def make_dataset(
     name: str, split: str, *, items: Iterable[Item], notes: tuple[str, ...] = ()
 ) -> Dataset:
-    """Return a dataset of items in any order.
-
-    Raises:
-        DatasetError: If there is no item, or two have the same id and sentiment.
-    """
+    """Return a dataset of items in any order."""
     ordered = tuple(sorted(items, key=lambda item: (*id_order(item.id), item.sentiment)))
     if not ordered:
         raise DatasetError(

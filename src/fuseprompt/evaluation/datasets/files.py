@@ -175,8 +175,7 @@ class ImageFolders:
     def find(self, names: Sequence[str], *, place: str) -> Path:
         """Return the file of an image inside the folder, or where it is expected if it is nowhere.
 
-        Names are bare or paths, as in annotations; of a path that is absolute or climbs ("..") only
-        the last part counts: it is of another machine.
+        Names may be paths; of one that is absolute or climbs ("..") only the last part counts.
         """
         split = [_split(name, place) for name in names]
         for folder, last in split:

@@ -1,7 +1,6 @@
 """The published layouts of captions, each read into rows: COCO, Karpathy, lists, tables.
 
-A layout is recognised by the content of a JSON file, else by the ending of the name. Ids, splits
-and images are not known here.
+Ids, splits and images are not known here.
 """
 
 import re
@@ -36,15 +35,10 @@ _PICKLED_TEXT: Final = re.compile(rb"^a?(?:V|S')([^\n']+)", re.MULTILINE)
 @final
 @dataclass(frozen=True)
 class Row:
-    """Raw annotations of one image, which may have several rows; a field not in the file is "".
+    """Raw annotations of one image, which may have several rows; a field not in the file is ""."""
 
-    Attributes:
-        place: Its place in the file, for messages.
-        image: The image file as the annotations name it.
-    """
-
-    place: str
-    image: str
+    place: str  # In the file, for messages.
+    image: str  # The file as the annotations name it.
     id: str
     captions: tuple[str, ...]
     split: str = ""
@@ -53,11 +47,10 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Return the rows of an annotation file, in order.
+    """Return the rows of an annotation file, its layout known by ending and content.
 
-    Args:
-        file: JSON lines (`.jsonl`), tab-separated lines (`.tsv`, `.token`), or JSON (any other
-            ending): COCO's layout, Karpathy's, or a list of what JSON lines have on a line.
+    A `.jsonl` has JSON lines, a `.tsv` or `.token` has tabs. All else is JSON: COCO's layout,
+    Karpathy's, or a list of what JSON lines have on a line.
     """
     suffix = file.suffix.lower()
     if suffix == ".jsonl":
@@ -75,13 +68,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def read_flickrstyle(root: Path) -> list[Row]:
-    """Return the rows of FlickrStyle10K: lines of captions, and their images in a pickled list.
-
-    Nothing is unpickled: the file must be a list of texts and nothing else, which are its lines.
-
-    Raises:
-        DatasetError: If a file is missing or faulty, or captions and names do not match.
-    """
+    """Return the rows of FlickrStyle10K; its pickled lists of names are read, never unpickled."""
     base = root / "FlickrStyle_v0.9" if (root / "FlickrStyle_v0.9").is_dir() else root
     rows = []
     for sentiment, (captions_file, names_file) in _STYLES.items():

@@ -1,8 +1,4 @@
-"""Datasets from local files: rows of a file become items, one for each image and sentiment.
-
-Captions are cleaned, empty ones left out and counted, rows of one image joined; counts that differ
-from the published ones become notes. Read next: `fuseprompt.evaluation.datasets.formats`.
-"""
+"""Datasets from local files: rows of a file become items, one for each image and sentiment."""
 
 import difflib
 import re
@@ -27,15 +23,10 @@ _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
 def read_dataset(
     name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
 ) -> Dataset:
-    """Return a split of a dataset, by default its first, read from local files.
+    """Return a split of a dataset, by default its first; `root` is its folder or annotation file.
 
-    The root is the dataset's folder, or its annotation file. The sentiment is the one to write in,
-    or "both" for every one that the dataset has (positive and negative where it has none); by
-    default sentiments are the dataset's own.
-
-    Raises:
-        DatasetError: If there is no such dataset, split or sentiment, or a file is missing or
-            faulty.
+    The sentiment is the one to write in, or "both" for every one that the dataset has (positive and
+    negative where it has none); by default sentiments are the dataset's own.
     """
     source, root = find_source(name), Path(root)
     split = _known(split or source.splits[0], source.splits, f"split of {name}")
@@ -60,14 +51,11 @@ def find_source(name: str) -> Source:
 @final
 @dataclass(frozen=True)
 class Check:
-    """The content of a dataset's folder: counts, images missing or empty, and notes on it.
-
-    An image counts once for each sentiment in `captions_to_write`; no image is opened.
-    """
+    """The content of a dataset's folder: counts, images missing or empty, and notes on it."""
 
     dataset: str
     split: str
-    captions_to_write: int
+    captions_to_write: int  # One for each sentiment of an image.
     images: int
     references: int
     by_sentiment: Mapping[str, int]

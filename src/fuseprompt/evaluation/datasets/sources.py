@@ -20,29 +20,19 @@ class Counts:
 @final
 @dataclass(frozen=True)
 class Source:
-    """Facts of a dataset that are known before its files are read.
-
-    Attributes:
-        splits: Names of its splits, the default first.
-        ids: Kind of ids: numbers of COCO, of Flickr's photos, of NoCaps, or places in the folder.
-        files: Annotation files below its folder, best first; "{split}" stands for the split.
-        images: Folders in which images are looked for, likewise.
-        contains: Other splits that belong to a split.
-        remarks: Surprises for people who use it.
-        domains: Images of the default split by domain.
-    """
+    """Facts of a dataset that are known before its files are read."""
 
     title: str
-    splits: tuple[str, ...]
+    splits: tuple[str, ...]  # The default first.
     ids: Literal["coco", "flickr", "nocaps", "file"]
-    files: tuple[str, ...]
-    images: tuple[str, ...]
+    files: tuple[str, ...]  # Annotations below its folder, best first; "{split}" is filled in.
+    images: tuple[str, ...]  # Folders of images, likewise.
     origin: tuple[str, ...] = ()
     licence: str = ""
     sentiments: tuple[str, ...] = ()
-    contains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    contains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Splits in one.
     counts: Mapping[str, Counts] = field(default_factory=dict)
-    domains: Mapping[str, int] = field(default_factory=dict)
+    domains: Mapping[str, int] = field(default_factory=dict)  # Images of the default split.
     remarks: tuple[str, ...] = ()
 
 

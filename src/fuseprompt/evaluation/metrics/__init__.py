@@ -1,7 +1,4 @@
-"""Scores of captions: the metrics of the published tables, and further measures.
-
-Read next: `fuseprompt.evaluation.metrics.base`, then `fuseprompt.evaluation.metrics.score`.
-"""
+"""Scores of captions: the metrics of the published tables, and further measures."""
 
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring
 

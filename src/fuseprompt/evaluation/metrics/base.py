@@ -1,7 +1,4 @@
-"""Settings and results of scoring; no metric is computed here.
-
-Read next: `fuseprompt.evaluation.metrics.score`.
-"""
+"""Settings and results of scoring; no metric is computed here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,22 +41,13 @@ class Scoring:
 @final
 @dataclass(frozen=True)
 class Score:
-    """A number, or the reason why there is none.
-
-    Attributes:
-        value: The number; None if the metric could not run.
-        note: Then what is missing, and what brings it.
-        by: Id of the model or name of the lexicon that the number depends on, "" if on none.
-        independent: Whether the captions were *not* optimised for that model; None if unknown.
-            If they were, the number shows the strength of the search, not that of the captions.
-        details: Numbers to compare it with, such as the same score of captions by people.
-    """
+    """A number, or the reason why there is none."""
 
     value: float | None
-    note: str = ""
-    by: str = ""
-    independent: bool | None = None
-    details: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""  # Without a value: what is missing, and what brings it.
+    by: str = ""  # The model or lexicon that the value depends on.
+    independent: bool | None = None  # The captions were not optimised for that model.
+    details: Mapping[str, float] = field(default_factory=dict)  # Numbers to compare it with.
 
     def as_json(self) -> Any:
         """Return a number, `{"unavailable": note}`, or an object where a model gave the number."""
@@ -73,17 +61,10 @@ class Score:
 @final
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one set of captions, raw: from 0 to 1, CIDEr-D from 0 to 10.
+    """The scores of one set of captions, raw: from 0 to 1, CIDEr-D from 0 to 10."""
 
-    Attributes:
-        images: Images whose captions were scored, a missing caption counting as an empty one.
-        coverage: Share of the images of the split that have a caption, from 0 to 1.
-        values: Score by name: those of `METRICS`, then those of `metrics.judges`.
-        notes: Sentences without which the numbers would be misread.
-    """
-
-    images: int
-    coverage: float
+    images: int  # That were scored, a missing caption counting as an empty one.
+    coverage: float  # Share of the images of the split that have a caption.
     values: Mapping[str, Score]
     notes: tuple[str, ...] = ()
 

@@ -1,9 +1,7 @@
-"""The metrics of coco-caption: the original code and programs, run safely.
+"""The metrics of coco-caption: pycocoevalcap's code, and its Java programs run by our own.
 
-BLEU, ROUGE-L and CIDEr-D are code of pycocoevalcap. The tokenizer, METEOR and SPICE are Java
-programs; each reads a file of captions and ends. pycocoevalcap's own way to run them writes into
-its folder, hangs on an odd caption, and gives later captions to the wrong image after a line break
-that is no line feed. Read next: `fuseprompt.evaluation.metrics.judges`.
+pycocoevalcap runs them in its own folder, hangs on an odd caption, and gives later captions to the
+wrong image after a line break that is no line feed.
 """
 
 import importlib.util
@@ -62,15 +60,8 @@ def strip_special(text: str) -> str:
 
 
 def tokenize(texts: Sequence[str]) -> list[str]:
-    """Return texts cut into words by Stanford's PTB tokenizer 3.4.1, as published numbers do.
-
-    Lower case, punctuation removed; brackets stay as "-lrb-", a fault of every published number.
-    Each text becomes one line of words, empty for a text without words; line breaks and control
-    characters in it count as blanks.
-
-    Raises:
-        MetricError: If the tokenizer is missing or fails, or if it returns another number of lines.
-    """
+    """Return a line of lower-case words for each text, by Stanford's PTB tokenizer 3.4.1."""
+    # Brackets stay as "-lrb-", a fault of every published number.
     folder = library_folder() / "tokenizer"
     from pycocoevalcap.tokenizer.ptbtokenizer import PUNCTUATIONS, STANFORD_CORENLP_3_4_1_JAR
 
@@ -108,11 +99,7 @@ def rouge_l(words: Words) -> float:
 
 
 def cider_d(words: Words) -> dict[str, float]:
-    """Return the CIDEr-D of each image, from 0 to 10: what papers call CIDEr.
-
-    A word weighs more the fewer images have it in their references, so the score of an image
-    depends on all images.
-    """
+    """Return the CIDEr-D of each image, from 0 to 10; words are weighed by all images given."""
     from pycocoevalcap.cider.cider import Cider
 
     _, scores = Cider().compute_score(*_as_library(words))
@@ -218,14 +205,7 @@ def run_java(
     timeout: float,
     output: str | None = None,
 ) -> str:
-    """Return the file `output` of a Java program, or its standard output.
-
-    It runs in a folder of its own with `files` in it, text by name, and with `heap` MB for objects;
-    after `timeout` seconds it is killed.
-
-    Raises:
-        MetricError: If it cannot be started, fails or takes too long; the message has its reason.
-    """
+    """Run Java in a new folder with `files`, its heap in MB; return `output` or what it printed."""
     command = [str(find_java()), f"-Xmx{heap}m", *_FLAGS, *map(str, arguments)]
     with tempfile.TemporaryDirectory(prefix="fuseprompt-") as folder:
         for name, text in files.items():

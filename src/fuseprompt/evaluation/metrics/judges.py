@@ -1,7 +1,4 @@
-"""Further scores than the published ones: variety, CLIPScore, fluency, sentiment.
-
-A score that depends on a model names it, and says whether the captions were optimised for it.
-"""
+"""Further scores than the published ones: variety, CLIPScore, fluency, sentiment."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,10 +55,8 @@ def measure(
 ) -> dict[str, Score]:
     """Return the further scores that `scoring` asks for, by name.
 
-    Names are distinct_1, distinct_2, clip_score, ref_clip_score, fluency, sentiment_accuracy of the
-    first judge, and "sentiment_accuracy:NAME" of the others; `on_metric` is called with each before
-    it is computed. References and images are those of the whole split, captions of some of it;
-    `sentiment` is what was asked for, or "".
+    References and images are those of the whole split, captions of some of it. The first judge's
+    score is "sentiment_accuracy", those of others have ":NAME" added.
     """
     log = on_metric or (lambda _name: None)
     written = [captions[i] for i in references if captions.get(i)]
@@ -117,8 +112,7 @@ def measure(
 def distinct(captions: Sequence[str], n: int) -> float:
     """Return the share of runs of `n` words that are different, over all captions together.
 
-    It falls with the number of captions, so compare equally many; it is 0 without words. Words are
-    runs of letters, digits and apostrophes, in lower case.
+    It falls with the number of captions, so compare equally many; it is 0 without words.
 
     Example:
         >>> distinct(["A dog.", "A red dog"], 1), distinct(["A dog.", "A red dog"], 2)
@@ -134,15 +128,8 @@ def distinct(captions: Sequence[str], n: int) -> float:
 
 
 def nats_per_token(captions: Sequence[str], model: CausalModel) -> float:
-    """Return the mean negative log-likelihood of captions, each in nats per token with its end.
-
-    Smaller is more fluent. Tokens differ between models, so compare captions under one model only;
-    that of the search shows the strength of the search alone. Empty captions are left out, long
-    ones cut at the model's length.
-
-    Raises:
-        MetricError: If all captions are empty.
-    """
+    """Return the mean of each caption's nats per token, with its end; empty ones are left out."""
+    # Less is more fluent. Tokens differ between models: compare captions under one model only.
     written = [caption for caption in captions if caption]
     if not written:
         raise MetricError("All captions are empty: there is no fluency to score.")
@@ -157,11 +144,10 @@ def clip_scores(
     images: Mapping[str, Path],
     model: ImageTextModel,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return CLIPScore and RefCLIPScore (Hessel et al., 2021) of every image of a split, by its id.
+    """Return CLIPScore and RefCLIPScore (Hessel et al., 2021) of each image of a split, by id.
 
-    CLIPScore is 2.5 times the cosine of an image and its caption, at least 0; RefCLIPScore is the
-    harmonic mean of that and the cosine of the caption and the closest reference. An image whose
-    caption is missing or empty scores 0. Papers use CLIP ViT-B/32; other models have other scales.
+    CLIPScore is 2.5 times the cosine of image and caption, at least 0; RefCLIPScore is the harmonic
+    mean of that and the caption's cosine with the closest reference. Both are 0 without a caption.
     """
     alone, both = dict.fromkeys(images, 0.0), dict.fromkeys(images, 0.0)
     written = [i for i in images if captions.get(i)]
@@ -185,15 +171,9 @@ def clip_scores(
 
 
 def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
-    """Return a function that names the sentiment of texts: positive, negative or neutral.
-
-    It is of the lexicon "vader" or "afinn", or of a classifier with the id `name`. VADER's authors
-    rated texts that `offline:sentiment` was trained on. Judges with two and with three classes are
-    not comparable: one without "neutral" calls most plain captions positive.
-
-    Raises:
-        MetricError: If a package is missing, or a classifier's labels are no sentiments.
-    """
+    """Return what names texts positive, negative or neutral: "vader", "afinn" or a classifier."""
+    # VADER's authors rated texts that `offline:sentiment` was trained on. A classifier without
+    # "neutral" calls most plain captions positive: compare it with none that has it.
     if name not in ("vader", "afinn"):
         model = _load(name, Classifier, "vader, afinn or a classifier")
         labels = [_SENTIMENTS.get(label.lower(), "") for label in model.labels]

@@ -1,7 +1,6 @@
 """Captions to be scored, from the files that captioners write.
 
-Several files are the shards of one set and are joined before anything is scored: a mean over shards
-is another number. Read next: `fuseprompt.evaluation.metrics.coco_tools`.
+Several files are the shards of one set and are joined: a mean over shards is another number.
 """
 
 from collections import Counter
@@ -32,32 +31,16 @@ _NAMED: Final = 5
 @final
 @dataclass(frozen=True)
 class Prediction:
-    """One caption of a file, unchanged.
+    """One caption of a file, unchanged."""
 
-    Attributes:
-        place: Its place in the file, for messages.
-        names: Ids and file names of its image, the first that a dataset knows counts.
-        sentiment: Sentiment that it was written in, "" if the file does not say.
-    """
-
-    place: str
-    names: tuple[str, ...]
+    place: str  # In the file, for messages.
+    names: tuple[str, ...]  # Ids and file names of its image; the first known one counts.
     caption: str
     sentiment: str = ""
 
 
 def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list[Prediction]:
-    """Return the captions of files that are parts of one set, without images that failed in a run.
-
-    Files are folders of runs, which hold a captions.jsonl; JSON lines (`.jsonl`); or JSON: a list
-    of objects, as COCO's results, or a mapping from id or file name to caption. The caption is in
-    `field`, by default in "prediction", "caption" or "text"; in files of runs "caption" is without
-    the prefix and "text" with it.
-
-    Raises:
-        MetricError: If there is no caption, or one is no text.
-        DatasetError: If a file cannot be read.
-    """
+    """Return the captions of files (runs' folders, JSON lines, JSON) that are parts of one set."""
     fields = _CAPTION if field is None else (field,)
     found: list[Prediction] = []
     for file in files:
@@ -71,11 +54,7 @@ def read_predictions(files: Sequence[Path], *, field: str | None = None) -> list
 def match(
     predictions: Iterable[Prediction], items: Sequence[Item], *, sentiment: str = ""
 ) -> dict[str, str]:
-    """Return the captions that were written in a sentiment, by the id of their item.
-
-    Raises:
-        MetricError: If two captions are for one image, or one is for none.
-    """
+    """Return the captions that were written in a sentiment, by the id of their item."""
     ids = _known_names(items)
     found: dict[str, Prediction] = {}
     unknown: list[str] = []

@@ -1,8 +1,6 @@
 """Captions scored against those that people wrote, one set by itself and by parts of a dataset.
 
-Captions are cleaned, tokenized once and compared with their references. An image without a caption
-counts as one with an empty caption: nothing is ever left out of a mean. Read next:
-`fuseprompt.evaluation.metrics.coco_tools`.
+An image without a caption counts as one with an empty caption: no mean leaves anything out.
 """
 
 from collections import Counter
@@ -33,16 +31,9 @@ def score_parts(
     *,
     on_metric: Callable[[str], None] | None = None,
 ) -> dict[str, Scores]:
-    """Return scores by sentiment, or by domain where asked for, after those of the whole, "".
-
-    Captions of a sentiment are compared with references of that sentiment only. A domain's CIDEr-D
-    takes the rarity of words from that domain, so the whole is no mean of its domains. `on_metric`
-    is called with the part and the name of each metric before it is computed.
-
-    Raises:
-        MetricError: If a caption is for no image of the split, two are for one, or there are no
-            references.
-    """
+    """Return scores by sentiment, "" if there is none, and by domain where asked for."""
+    # A sentiment's captions are compared with its references only. A domain's CIDEr-D takes the
+    # rarity of words from that domain, so the whole is no mean of its domains.
     scoring = scoring or Scoring()
     log = on_metric or (lambda _name: None)
     scores: dict[str, Scores] = {}
@@ -72,13 +63,8 @@ def score(
 ) -> Scores:
     """Return the metrics of the published tables; one that cannot run costs no other.
 
-    Every image of the split has references; with `subset` only images that have a caption are
-    scored. CIDEr-D still takes the rarity of words from the whole split then, so that its
-    expectation does not change. SPICE needs `spice_folder`, that of Stanford CoreNLP 3.6.0.
-    `on_metric` is called with the name of each metric before it is computed.
-
-    Raises:
-        MetricError: If there is no caption, one is for no image, or an image has no reference.
+    With `subset` only images that have a caption are scored; CIDEr-D still takes the rarity of
+    words from the whole split, so that its expectation does not change.
     """
     _check(predictions, references)
     ids = frozenset(predictions if subset else references)
