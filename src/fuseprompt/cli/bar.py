@@ -12,13 +12,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class Bar:
-    """A line with what is done, the work on the current item, and the time left.
-
-    Args:
-        total: Items in all; 0 if they are not counted.
-        what: What is counted.
-        quiet: Print results and errors only.
-    """
+    """A line with what is done of `total` (0: not counted), the current work, and the time left."""
 
     def __init__(self, total: int = 0, what: str = "images", *, quiet: bool = False) -> None:
         self._total, self._what, self._quiet = total, what, quiet

@@ -1,7 +1,6 @@
 """`fuseprompt doctor`: print what is installed, which models are here, and what mends the rest.
 
-Without an argument nothing is downloaded, converted or loaded. Models are loaded as a search would,
-so that what is refused here is refused there, with the same sentence.
+Models load as for a search; without an argument nothing is downloaded, converted or loaded.
 """
 
 import json

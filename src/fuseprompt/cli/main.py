@@ -1,11 +1,6 @@
-"""The command line: `fuseprompt COMMAND`.
+"""The command line: `fuseprompt COMMAND`, a module with `Options`, `run` and, in some, `preset`.
 
-A command is a module of this package with a dataclass `Options` and a function `run`, and a line in
-`COMMANDS`; it may have a `preset` of defaults that depend on what was typed. `Options` holds the
-job's settings (`fuseprompt.tasks.settings`) and what only the command has.
-
-Exit codes: 0 all went well, 1 something failed (one sentence on stderr), 2 a usage error,
-130 Ctrl-C, 143 stopped by SIGTERM. Read next: `fuseprompt.cli.options`.
+Exit codes: 0 all went well, 1 something failed, 2 a usage error, 130 Ctrl-C, 143 SIGTERM.
 """
 
 import importlib

@@ -1,8 +1,6 @@
-"""Parsers made of settings dataclasses.
+"""Parsers made of settings dataclasses: each field is an option, or a dataclass of options.
 
-Every field of a command's `Options` is an option, or a dataclass of options. argparse only splits
-the command line; values, from there or from the file of `--config`, are read by one function.
-Nothing heavy is imported here.
+argparse only splits the command line; its values and those of `--config` are read by one function.
 """
 
 import argparse
@@ -71,7 +69,7 @@ def parse(
             name, "option" renames an option, "also" has second spellings of the options in it.
         argv: What was typed after the command.
         command: Name of the command.
-        preset: Makes defaults, which may depend on what was given, by the name of the field.
+        preset: Makes defaults, by the name of the field, from what was given.
 
     Raises:
         UsageError: If something is unknown, missing or malformed.
@@ -101,16 +99,7 @@ def parse(
 
 
 def read_values(content: Mapping[str, Any], kind: type, *, at: str = "") -> dict[str, Any]:
-    """Return the values of options, by the name of the field.
-
-    Args:
-        content: Values by the name of the option, as in a file of `--config`.
-        kind: Dataclass of the options.
-        at: Place of the content, for errors.
-
-    Raises:
-        UsageError: If one is no option, or not what is expected.
-    """
+    """Return values by field from values by option, as in a file of `--config`."""
     known = {
         flag.strip("-").replace("-", "_").lower(): o for o in _options(kind) for flag in o.flags
     }

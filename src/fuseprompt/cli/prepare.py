@@ -37,11 +37,7 @@ def prepare(
     as_json: bool = False,
     secondaries: Sequence[str] = tables.SECONDARIES,
 ) -> None:
-    """Make what is missing, and the word tables of these secondaries, 20 s each.
-
-    Raises:
-        PrepareError: If it fails; the message says what to do. Finished models and tables stay.
-    """
+    """Make what is missing, and the word tables of these secondaries, 20 s each."""
     from fuseprompt.offline.manifest import read_manifest
     from fuseprompt.offline.prepare import prepare_models
 

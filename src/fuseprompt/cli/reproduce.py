@@ -1,8 +1,4 @@
-"""`fuseprompt reproduce`: `fuseprompt evaluate` with the settings of an experiment of the paper.
-
-The settings are in `fuseprompt/configs`: options of `fuseprompt.cli.evaluate`, with comments on
-where the paper, its code and its README disagree.
-"""
+"""`fuseprompt reproduce`: run `fuseprompt evaluate` with the settings of a paper's experiment."""
 
 import sys
 from collections.abc import Mapping

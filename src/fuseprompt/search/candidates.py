@@ -102,7 +102,7 @@ class Proposer:
 
 
 def _leave_out(tokens: Int[Tensor, "n c"], may: Bool[Tensor, "n c"]) -> Int[Tensor, "n c"]:
-    """Replace tokens that may not be appended by one of their row that may, for the proposal."""
+    """Replace tokens that may not be appended by ones of their row that may."""
     if not may.numel():
         return tokens
     stand_in = tokens.gather(1, may.int().argmax(dim=1, keepdim=True))

@@ -66,7 +66,7 @@ class Require:
 
     def missing(self, text: str) -> float:
         """Return how many of the words are not in the text; one that it ends in counts in part."""
-        # Otherwise a word of several tokens would never be worth its first one.
+        # Otherwise the first token of a longer word would never be worth its price.
         words = [w for w in self.words if not _has_word(text, w)]
         return sum((len(_rest(text, w)) / (len(w) + 1) for w in words), 0.0)
 

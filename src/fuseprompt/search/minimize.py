@@ -84,8 +84,8 @@ def minimize(
         method: The search and its settings.
         problems: Problems with distinct ids; one problem, or targets as keywords, will do.
         prefix: Prefix of the problem made of keyword targets.
-        seed: Fixes the result together with `group_size`; what is drawn at random for a problem
-            depends on it and on the problem, not on its group.
+        seed: Fixes the result together with `group_size`; the random draws for a problem depend on
+            it and on the problem, not on its group.
         group_size: Consecutive problems searched together.
         time_limit: Seconds for each group, after which the best so far is returned.
         on_step: Called after each step.

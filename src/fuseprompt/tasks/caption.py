@@ -1,7 +1,4 @@
-"""Zero-shot image captions: a text that language model, image-text model and classifier like.
-
-Nothing is trained. Read next: `fuseprompt.search.minimize`.
-"""
+"""Zero-shot image captions: a text that language model, image-text model and classifier like."""
 
 import os
 import warnings
@@ -44,7 +41,6 @@ class Caption:
         caption: The text without its prefix, first letter in upper case.
         text: The whole text, which is what the losses are of.
         rank: 1 for the best caption of its picture, 2 for the next.
-        result: Losses, ids, history (of the best caption only) and settings.
         missing: Required words that it lacks: no finished text with all of them was found.
         together: The paths of the pictures that it was written for together, or nothing.
     """
@@ -61,12 +57,7 @@ class Caption:
 @final
 @dataclass(frozen=True)
 class Failure:
-    """A picture that could not be captioned.
-
-    Attributes:
-        image: The path, as given.
-        error: Why, in a sentence.
-    """
+    """A picture that could not be captioned, and why, in a sentence."""
 
     image: str
     error: str
@@ -84,7 +75,7 @@ def caption(
     on_step: Callable[[Progress], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Caption | Failure]:
-    """Caption pictures; yields in order, as groups of pictures finish.
+    """Return captions of pictures in order, as groups of pictures finish.
 
     Args:
         paths: An image, a folder (its images in name order), or several of either.
@@ -95,14 +86,12 @@ def caption(
         objective: From `objective_of`; its tables are kept from call to call.
         method: A search of your own; by default, `method_of(settings)`.
         names: What a seed is made of, one for each image; the names of the files by default.
-        on_step: Called after each step of the search; the ids of its problems are "NUMBER:PATH",
-            with the place among all images, from 0.
+        on_step: Called after each step; a problem's id is "NUMBER:PATH", its place from 0.
         on_progress: Called while a proposal's tables are made, once.
 
     Returns:
-        One `Caption` per image, as they finish (with `together`, one for all that can be read,
-        last), or `Failure` for a file that cannot be read or a folder without images; with
-        `num_captions` above one, up to that many captions per image, best first.
+        One `Caption` per image, or up to `num_captions`, best first (with `together`, one for all
+        that can be read, last); `Failure` for an unreadable file or a folder without images.
 
     Raises:
         ProblemError: If a setting does not fit the models.
@@ -143,10 +132,7 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def left_alone(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return a sentence for each folder with files that `expand` leaves alone: how many, and why.
-
-    A folder without images has none: it fails, and its failure says it.
-    """
+    """Return a sentence for each folder with images and files that `expand` leaves alone."""
     notes = []
     for path in filter(os.path.isdir, dict.fromkeys(_each(paths))):
         with suppress(ImageError):
@@ -160,11 +146,7 @@ def _each(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
-    """Return the objective of settings.
-
-    Raises:
-        ProblemError: If a sentiment is asked for and no classifier is loaded.
-    """
+    """Return the objective of settings; a sentiment needs a classifier."""
     weights = {**WEIGHTS, **settings.weights}
     fluency = Fluency(models.lm, weight=weights["fluency"])
     image = ImageText(models.image_text, weight=weights["image"])
@@ -209,7 +191,7 @@ def _search(
             work += [image for _, image in opened if isinstance(image, Failure)]
             readable = {files[n]: image for n, image in opened if not isinstance(image, Failure)}
             if together := tuple(readable):
-                # Numbered as the last, so that who counts results knows that it comes last.
+                # Its result comes last, so it has the last number.
                 file, images = ", ".join(readable), list(readable.values())
                 work.append(_problem(len(files) - 1, file, names, images, settings))
         else:

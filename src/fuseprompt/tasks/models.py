@@ -18,13 +18,7 @@ _M = TypeVar("_M")
 @final
 @dataclass(frozen=True, eq=False)
 class CaptionModels:
-    """Loaded models of a caption.
-
-    Attributes:
-        lm: The primary, which writes.
-        image_text: Scores the match with the picture.
-        sentiment: Scores the sentiment, or `None`.
-    """
+    """Loaded models of a caption; `lm` is the primary, which writes."""
 
     lm: CausalLM
     image_text: ImageTextModel
@@ -38,11 +32,7 @@ def load_models(
     device: str | torch.device = "auto",
     local_only: bool = False,
 ) -> CaptionModels:
-    """Return the models of ids, or of what `model_ids` takes; see `load`.
-
-    Raises:
-        ModelError: If an id stands for a model of another kind.
-    """
+    """Return the models of ids, or of what `model_ids` takes; see `load`."""
     ids = model_ids(ids) if isinstance(ids, str) else ids
 
     def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:

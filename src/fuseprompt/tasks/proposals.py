@@ -14,11 +14,7 @@ from fuseprompt.tasks.settings import OnProgress, ProposalName
 
 
 def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal:
-    """Return the proposal of a name; `on_progress` is called while tables are made or maps fitted.
-
-    Raises:
-        ProblemError: If there is none of that name.
-    """
+    """Return the proposal of a name; `on_progress` is called while tables or maps are made."""
     on_words = None if on_progress is None else partial(on_progress, "word table")
     match name:
         case "none":

@@ -1,7 +1,5 @@
-"""Settings of the jobs: an option of the command line and of Python, written once.
+"""Settings of the jobs, for the command line and for Python; an "Attributes" section is the help.
 
-A job's settings are a frozen dataclass. A field gives an option its name, type and default; the
-docstring's "Attributes" give it its help. `fuseprompt.cli.options` makes parsers of such classes.
 Nothing heavy is imported here, so that help and usage errors come at once.
 """
 
@@ -22,18 +20,11 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value, as a person types it.
+    """A kind of value, as a person types it."""
 
-    Attributes:
-        metavar: Its placeholder in help.
-        expected: What it must be, in words.
-        read: Makes the value of the text; a `ValueError` means that it is not of this kind.
-        accepts: Whether a value that was read is allowed.
-    """
-
-    metavar: str
+    metavar: str  # placeholder in help
     expected: str = "text"
-    read: Callable[[str], Any] = str
+    read: Callable[[str], Any] = str  # raises a ValueError for a text of another kind
     accepts: Callable[[Any], bool] = lambda _: True
 
 
@@ -72,13 +63,7 @@ SENTIMENT_TEMPERATURE: Final = 3.0
 
 @dataclass(frozen=True)
 class ModelIds:
-    """Ids of the models of a caption, as `load` takes them.
-
-    Attributes:
-        lm: Causal language model.
-        image_text: Image-text model.
-        sentiment: Classifier, loaded only where a sentiment is asked for.
-    """
+    """Ids of a caption's models for `load`; that of the sentiment is loaded only where needed."""
 
     lm: str
     image_text: str
@@ -100,13 +85,7 @@ PAPER_SIZE: Final[Mapping[str, int]] = {"beam_width": 5, "search_width": 512}
 
 
 def model_ids(choice: str) -> ModelIds:
-    """Return the ids behind "offline", "paper" or the name of a YAML file.
-
-    The file has the keys lm, image_text and sentiment (which may be left out).
-
-    Raises:
-        ModelError: If the choice is none of these, or the file lacks a key or has an unknown one.
-    """
+    """Return the ids behind "offline", "paper" or a YAML file with the keys of `ModelIds`."""
     if choice in ("offline", "paper"):
         return OFFLINE if choice == "offline" else PAPER
     file = Path(choice)
@@ -170,12 +149,7 @@ class SearchSettings:
     group_size: PositiveInt = 4
 
     def check(self, *, has_sentiment: bool) -> None:
-        """Refuse weights that fit no term of the caption.
-
-        Raises:
-            UsageError: If a weight names no term, or is out of its range, or the sentiment has
-                settings and there is none.
-        """
+        """Refuse weights that fit no term of the caption, and settings of a missing sentiment."""
         without = "there is no sentiment without --sentiment LABEL."
         terms = [name for name in WEIGHTS if has_sentiment or name != "sentiment"]
         for name, weight in self.weights.items():
@@ -213,11 +187,7 @@ class CaptionSettings(SearchSettings):
     time_limit: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be known without models.
-
-        Raises:
-            UsageError: If settings contradict each other.
-        """
+        """Check what can be known without models."""
         _check_values(self)
         self.check(has_sentiment=self.sentiment is not None)
         both = {w.casefold() for w in self.forbid} & {w.casefold() for w in self.require}

@@ -1,7 +1,6 @@
 """The word tables of the offline models, made ahead so that the first caption need not wait.
 
-`find_table` imports no torch; `make` loads the models. Tables of other models are made when they
-are first used. `secondary` is one of `SECONDARIES`. Read next: `fuseprompt.proposals.word_table`.
+`find_table` imports no torch; `make` loads the models.
 """
 
 import json
@@ -28,14 +27,7 @@ def find_table(secondary: str) -> Path | None:
 
 
 def make(secondary: str, *, on_progress: Callable[[int, int], None] | None = None) -> None:
-    """Make a table, or find it on disk; one that was finished before a kill is not made again.
-
-    `on_progress` is called with (words done, words in all) while it is made.
-
-    Raises:
-        MissingModelError: If the offline models were not prepared.
-        ModelError: If the offline model is none that a table can be made of.
-    """
+    """Make the table of one of `SECONDARIES`, or find it on disk."""
     from fuseprompt.models.causal_lm import CausalLM
     from fuseprompt.models.hub import load
     from fuseprompt.offline.manifest import offline_folder
