@@ -1,11 +1,7 @@
-"""The folder of everything that fuseprompt keeps on this machine: whole files, small notes in it.
+"""The folder of everything that fuseprompt keeps on this machine: whole files, and small notes.
 
-`write_atomically` is the one way in which this package writes a file that others may read.
-
-A note remembers what a check found, so that the check runs once and not at every start. It only
-saves time: one that is missing or cannot be read means checking again, and one that cannot be
-written is left out, so a read-only folder works. Models and tables are not notes; their own modules
-write them. Read next: `fuseprompt.text.retokenize`, which keeps the first note.
+A note spares a check at the next start; without a readable one the check runs again. One that
+cannot be written is left out, so a read-only folder works.
 """
 
 import contextlib
@@ -19,12 +15,7 @@ from typing import Any
 
 
 def cache_dir() -> Path:
-    """Return the folder for everything that fuseprompt keeps on this machine.
-
-    Returns:
-        `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`. It may
-        not exist.
-    """
+    """Return `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`."""
     if own := os.environ.get("FUSEPROMPT_CACHE"):
         return Path(own).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -38,15 +29,7 @@ def notes_dir() -> Path:
 
 
 def read_note(kind: str, key: str) -> dict[str, Any] | None:
-    """Return what was noted, or None if nothing was or it cannot be read.
-
-    Args:
-        kind: What was checked, as a file name can hold it.
-        key: What it was checked for; whatever the outcome depends on belongs in it.
-
-    Returns:
-        The note as `write_note` got it.
-    """
+    """Return the note on `key`, all that the outcome depends on; None if it cannot be read."""
     try:
         held = json.loads(_file(kind, key).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,16 +40,7 @@ def read_note(kind: str, key: str) -> dict[str, Any] | None:
 
 
 def write_note(kind: str, key: str, note: Mapping[str, Any]) -> bool:
-    """Keep a note; a reader sees the whole of it or nothing.
-
-    Args:
-        kind: What was checked, as a file name can hold it.
-        key: What it was checked for.
-        note: Plain JSON values.
-
-    Returns:
-        Whether it was kept; not on a full disk or in a folder that may not be written to.
-    """
+    """Keep a note of plain JSON values, whole or not at all; return whether it was kept."""
     content = json.dumps({"key": key, "note": dict(note)})
     try:
         write_atomically(_file(kind, key), content)
@@ -76,18 +50,7 @@ def write_note(kind: str, key: str, note: Mapping[str, Any]) -> bool:
 
 
 def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], object]) -> None:
-    """Write a file next to its place, then rename it: a reader sees the whole of it or the old one.
-
-    That holds after a power cut, too. The folder is made if it is missing, and nothing stays behind
-    where writing fails.
-
-    Args:
-        path: Where to.
-        content: Bytes, text (UTF-8), or a function that writes the file it is given.
-
-    Raises:
-        OSError: If it cannot be written, as on a full disk.
-    """
+    """Write a file under another name, then rename it: it is whole even after a power cut."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}")

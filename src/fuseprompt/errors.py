@@ -1,8 +1,7 @@
 """Every error that fuseprompt raises on purpose.
 
 A message says what was expected, what came and what to do. Wrong argument values stay `ValueError`
-or `TypeError`; the classes here are for faults of data, models and files that a caller may want to
-catch by kind. This file holds no logic. Read next: `fuseprompt.fuse.tproduct`.
+or `TypeError`; these are for faults of data, models and files that a caller may catch by kind.
 """
 
 

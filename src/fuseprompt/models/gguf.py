@@ -1,9 +1,7 @@
-"""GGUF files as language models: turned once into a folder that every other model has, too.
+"""GGUF files as language models: turned once into a folder like any other model's.
 
-llama.cpp's own package reads the file and turns its quantised weights into fp32, so a score is that
-of the quantised weights in exact arithmetic. Understood are Llama-type models (Llama, Mistral,
-SmolLM2) with a byte-level or SentencePiece vocabulary; anything else is refused. transformers reads
-GGUF, too, but takes half a minute and splits digits wrongly for SmolLM2.
+A score is that of the quantised weights in exact arithmetic. Only Llama-type models are understood.
+transformers' own reader takes half a minute and splits digits wrongly for SmolLM2.
 """
 
 import hashlib
@@ -24,7 +22,7 @@ from tokenizers.models import BPE
 from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ModelError
 
-#: Raised when the folder that is made from a file changes.
+#: Raised by hand when the folder made from a file changes.
 _VERSION: Final = 1
 
 # GGUF's codes for tokens that never stand for text.
@@ -54,12 +52,7 @@ _OUTER_NAMES: Final = {
 
 
 def open_gguf(path: Path) -> Path:
-    """Return the folder of a GGUF file, made at the first call and kept under the file's hash.
-
-    Raises:
-        ModelError: If the file is damaged, or of a kind that is not understood.
-        OSError: If the cache cannot be written.
-    """
+    """Return the folder of a GGUF file, made at the first call and kept under the file's hash."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     folder = cache_dir() / f"gguf-v{_VERSION}" / digest[:32]
@@ -85,11 +78,7 @@ def open_gguf(path: Path) -> Path:
 
 
 def write_gguf_folder(path: Path, folder: Path) -> None:
-    """Write a GGUF file's weights, configuration and tokenizer as transformers reads them.
-
-    Raises:
-        ModelError: If it is no GGUF file of version 3, or of a kind that is not understood.
-    """
+    """Write a GGUF file's weights, configuration and tokenizer as transformers reads them."""
     with path.open("rb") as file:
         magic, version = file.read(4), int.from_bytes(file.read(4), "little")
     if magic != b"GGUF" or version != 3:
@@ -141,8 +130,7 @@ def build_byte_tokenizer(
 ) -> Tokenizer:
     """Return a byte-level BPE tokenizer, which adds no token around a text.
 
-    Tokens are in id order, in the byte alphabet; `kinds` are GGUF's codes for them, merges pairs
-    "left right" in order of priority. SmolLM2 makes of every digit a token of its own.
+    `kinds` are GGUF's codes for tokens, merges "left right" pairs in order of priority.
     """
     vocabulary = {token: i for i, token in enumerate(tokens)}
     pairs = [merge.partition(" ")[::2] for merge in merges]
@@ -267,8 +255,7 @@ def _read_weights(
                 "turned into fp32."
             ) from None
         if match and match[2] in heads:
-            # GGUF interleaves the rows of a head's two rotary halves; transformers has one after
-            # the other.
+            # GGUF interleaves the rows of a head's two rotary halves, transformers does not.
             paired = weight.reshape(heads[match[2]], -1, 2, weight.shape[1])
             weight = np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(weight.shape)
         weights[name] = weight

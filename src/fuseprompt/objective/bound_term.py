@@ -1,9 +1,7 @@
-"""A term of the objective, and what becomes of it when it knows its problems' targets.
+"""A term of the objective (`Term`), and the same with its problems' targets (`BoundTerm`).
 
-`Term` is what a user writes, `BoundTerm` what a search asks: it scores candidates, each distinct
-text once and only from its last unchanged token on where the model knows how. A `JointTerm` is
-scored with its text, since no output is of the text alone. Fluency is no such term
-(`fuseprompt.objective.fluency`).
+A `BoundTerm` scores each distinct text once, and only from its last unchanged token on where the
+model can. Fluency is no such term (`fuseprompt.objective.fluency`).
 """
 
 from collections.abc import Sequence
@@ -63,7 +61,7 @@ class Term(Protocol):
 class JointTerm(Term, Protocol):
     """A term whose model must see text and target together; its `compare` is never called.
 
-    Of the model's length as many tokens are set aside as the longest target vector has numbers.
+    The longest target's tokens are set aside from the model's length.
     """
 
     def loss(
@@ -80,14 +78,7 @@ class JointTerm(Term, Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class BoundTerm:
-    """A term with the targets of a list of problems; an `EmbedLoss`.
-
-    Attributes:
-        term: The term.
-        targets: One target vector per problem, shape (p, t).
-        seeds: Seed of each problem, for what is drawn at random.
-        table: From the primary's tokens to this term's.
-    """
+    """A term with one target vector and one seed per problem; an `EmbedLoss`."""
 
     term: Term
     targets: Float[Tensor, "p t"]
@@ -121,19 +112,19 @@ class BoundTerm:
 
     @property
     def compares_outputs(self) -> bool:
-        """Whether the loss is a function of one output per text, so that `compare` can be asked."""
+        """Whether the loss is a function of one output per text."""
         return not isinstance(self.term, JointTerm)
 
     @property
     def max_length(self) -> int:
-        """Longest text in tokens of the secondary, special ones included, targets set aside."""
+        """Longest text in tokens, special ones included, targets set aside."""
         reserved = 0 if self.compares_outputs else self.targets.shape[1]
         return self.model.max_length - reserved
 
     def compare(
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
-        """Return the loss of each output against the target of its problem, shape (b,)."""
+        """Return the loss of each output against the target of its problem."""
         return self.term.compare(outputs, self.targets.to(outputs.device)[problems])
 
     def loss(
@@ -143,14 +134,14 @@ class BoundTerm:
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return the loss of each row of framed ids, shape (b,); differentiable in `embeds`."""
+        """Return the loss of each row of framed ids; differentiable in `embeds`."""
         if isinstance(self.term, JointTerm):
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
     @cached_property
     def prefixes(self) -> TowerCache | None:
-        """What is known of the texts that candidates extend, for as long as this object lives."""
+        """What is known of the texts that candidates extend; lives as long as this object."""
         return self.model.start_cache() if isinstance(self.model, ClipModel) else None
 
     def _outputs(
@@ -172,14 +163,7 @@ class BoundTerm:
         tokens: Int[Tensor, " c"],
         problems: Int[Tensor, " c"],
     ) -> tuple[Float[Tensor, " c"], float]:
-        """Return the exact loss of candidates, each a text with one primary token appended.
-
-        Texts that are equal for this model are computed once, also across problems. A text that
-        would leave this model no room for closing punctuation has an infinite loss.
-
-        Returns:
-            Losses, and the share of candidates whose ids came from the retokenisation table.
-        """
+        """Return exact losses of texts + tokens (inf: no room to end), and the table's share."""
         ids, share = self.table.extend(texts, rows, tokens)
         joint = not self.compares_outputs
         problem_of_text = problems if joint else torch.zeros_like(problems)

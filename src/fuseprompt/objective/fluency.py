@@ -17,17 +17,10 @@ from fuseprompt.models.base import CausalModel
 class Fluency:
     """Mean negative log-likelihood of the tokens after the prefix and of the text's end, in nats.
 
-    The end is the event that an end-of-text token, or a token that begins with a newline, follows
-    the last token; the sum is divided by tokens + 1, or reported whole where `per_token` is off
-    (then short texts win). Range [0, inf). The first token of a text without prefix counts only
-    where something precedes it: BOS of the tokenizer's own, or a prompt. For a system prompt or a
-    chat template give a model that has one (`CausalLM.prompted`).
-
-    Attributes:
-        model: The causal language model; its tokens are the ones that a search chooses.
-        weight: Factor in the total loss.
-        name: Name in results.
-        per_token: Report nats per token; otherwise nats for the whole text.
+    The end is the event that an end-of-text token, or one that begins with a newline, follows. The
+    sum is divided by tokens + 1, or kept whole without `per_token` (then short texts win). Range
+    [0, inf). Without a prefix the first token counts only after the tokenizer's BOS or a prompt, as
+    a model may have (`CausalLM.prompted`).
     """
 
     model: CausalModel
@@ -42,11 +35,7 @@ class Fluency:
         return total / count if self.per_token else total
 
     def evaluate(self, texts: Sequence[str], prefixes: Sequence[str]) -> list[float]:
-        """Return the loss of each text, whose first characters are its prefix.
-
-        Raises:
-            ProblemError: If a text is too long for the model.
-        """
+        """Return the loss of each text, whose first characters are its prefix."""
         tokenizer = self.model.tokenizer
         ids = tokenizer.encode_batch(list(texts))
         longest = max(map(len, ids), default=0) + tokenizer.num_special
@@ -59,11 +48,7 @@ class Fluency:
 
 
 def check_length(length: int, limit: int, name: str) -> None:
-    """Refuse a text of more tokens, special ones included, than a model takes.
-
-    Raises:
-        ProblemError: If it is too long.
-    """
+    """Refuse a text of more tokens, special ones included, than a model takes."""
     if length > limit:
         raise ProblemError(
             f"A text has {length} tokens for {name}, which takes at most {limit}. Shorten it."

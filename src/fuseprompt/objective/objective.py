@@ -1,9 +1,7 @@
 """The objective: a weighted sum of terms over problems, and its truth, the loss of a finished text.
 
-A *term* owns a model, a loss and a weight; a *problem* owns the targets. `Objective` keeps what
-lasts for its models, whatever problems follow; `Objective.bind` encodes the targets of a list of
-problems once; `BoundObjective.evaluate` computes every term from the text alone, in fp32 and
-without caches: that is what is reported.
+A *term* owns a model, a loss and a weight; a *problem* owns the targets. Results report
+what `BoundObjective.evaluate` computes from the text alone, in fp32 and without caches.
 """
 
 import hashlib
@@ -30,7 +28,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 @runtime_checkable
 class PairSetting(Protocol[S_co]):
-    """A setting of which something is made once for two models: a proposal."""
+    """A setting, such as a proposal, that makes something once per pair of models."""
 
     def init(self, primary: CausalModel, secondary: TextModel, table: RetokenizationTable) -> S_co:
         """Return what lasts for a primary and a secondary."""
@@ -40,14 +38,9 @@ class PairSetting(Protocol[S_co]):
 @final
 @dataclass(frozen=True)
 class Problem:
-    """One thing to find text for.
+    """One thing to find text for: `targets` by the terms' `target` names.
 
-    Attributes:
-        id: Name of the problem, unique in a list.
-        targets: What each term compares the text with, by the term's `target` name.
-        prefix: Text that every result begins with.
-        seed: Seed of what is drawn at random for it; `None` for one made of the search's seed and
-            of `id`.
+    Each result begins with `prefix`. Seed `None` is made of the search's seed and of `id`.
     """
 
     id: str
@@ -56,7 +49,6 @@ class Problem:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Freeze a copy of the targets."""
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
 
 
@@ -69,12 +61,7 @@ def derive_seed(seed: int, *names: str) -> int:
 @final
 @dataclass(frozen=True)
 class Evaluation:
-    """The exact losses of one text.
-
-    Attributes:
-        loss: Sum of weight times term.
-        terms: Unweighted loss of each term, by name.
-    """
+    """The exact losses of one text: the weighted sum, and each term's unweighted loss by name."""
 
     loss: float
     terms: Mapping[str, float]
@@ -82,15 +69,7 @@ class Evaluation:
 
 @final
 class Objective:
-    """A weighted sum of terms.
-
-    Args:
-        terms: One `Fluency`, whose model is the primary, and any number of other terms with
-            distinct names.
-
-    Raises:
-        ProblemError: If there is not exactly one `Fluency`, or two terms share a name.
-    """
+    """A weighted sum of distinctly named terms; the model of its one `Fluency` is the primary."""
 
     def __init__(self, terms: Sequence[Fluency | Term]) -> None:
         fluent = [t for t in terms if isinstance(t, Fluency)]
@@ -154,13 +133,7 @@ class Objective:
         return cast(S, self._states[key])
 
     def bind(self, problems: Sequence[Problem], *, seed: int = 0) -> "BoundObjective":
-        """Return the objective with the targets of all problems, encoded.
-
-        The seeds of problems without one are made of `seed` and their ids.
-
-        Raises:
-            ProblemError: If a problem lacks a target, or has one that no term asks for.
-        """
+        """Return the objective with all targets encoded; `seed` serves problems without one."""
         wanted = {t.target for t in self.terms}
         for problem in problems:
             missing, unknown = wanted - set(problem.targets), set(problem.targets) - wanted
@@ -184,13 +157,7 @@ class Objective:
 @final
 @dataclass(frozen=True, eq=False)
 class BoundObjective:
-    """An objective with the targets of its problems.
-
-    Attributes:
-        objective: The objective.
-        problems: The problems, in order.
-        terms: The terms other than fluency, with their targets.
-    """
+    """An objective with its problems and, except for fluency, its terms with their targets."""
 
     objective: Objective
     problems: tuple[Problem, ...]
@@ -198,7 +165,7 @@ class BoundObjective:
 
     @cached_property
     def prefixes(self) -> PrefixCache:
-        """The primary's next-token probabilities; what is known lives as long as this object."""
+        """The primary's next-token probabilities, cached as long as this object lives."""
         return PrefixCache(self.objective.primary)
 
     def evaluate(
@@ -208,13 +175,7 @@ class BoundObjective:
         *,
         fluency: Sequence[float] | None = None,
     ) -> list[Evaluation]:
-        """Return the exact losses of whole texts, each beginning with the prefix of its problem.
-
-        Where a search knows the loss of the fluency term already, it is taken from there.
-
-        Raises:
-            ProblemError: If a text is too long for a model.
-        """
+        """Return exact losses of whole texts, prefix included; a known `fluency` is taken over."""
         writer = self.objective.fluency
         if fluency is None:
             prefixes = [self.problems[p].prefix for p in problems]

@@ -1,8 +1,7 @@
 """The terms that compare a text with a target: pictures, a label, another text, what follows it.
 
-A term is a frozen dataclass with `name`, `weight`, `target`, `model`, `encode_target` and `compare`
-(`fuseprompt.objective.bound_term.Term`), and `loss` where its model must see text and target
-together (`JointTerm`); a user adds one in one file.
+A term is a frozen dataclass that meets `Term`, or `JointTerm` where its model must see text and
+target together (`fuseprompt.objective.bound_term`); a user adds one in one file.
 """
 
 from dataclasses import dataclass
@@ -27,14 +26,8 @@ from fuseprompt.text.retokenize import PaddedIds
 class ImageText:
     """One minus the cosine of text and picture, range [0, 2], no unit.
 
-    Several pictures count as the mean of their losses: one text for all of them.
-
-    Attributes:
-        model: Image-text model.
-        weight: Factor in the total loss.
-        name: Name in results.
-        target: Name of the target: a picture as `open_image` takes it (path, bytes, Pillow image or
-            array), or a list of these.
+    The target is a picture as `open_image` takes it (path, bytes, Pillow image or array), or a list
+    of these, which counts as the mean of their losses: one text for all of them.
     """
 
     model: ImageTextModel
@@ -43,11 +36,7 @@ class ImageText:
     target: str = "image"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the mean of the normalised features of the pictures.
-
-        Raises:
-            ProblemError: If it is an empty list.
-        """
+        """Return the mean of the normalised features of the pictures."""
         pictures = list(target) if isinstance(target, list | tuple) else [target]
         if not pictures:
             raise ProblemError(
@@ -60,21 +49,14 @@ class ImageText:
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
-        """Return 1 - cosine, shape (b,)."""
+        """Return 1 - cosine."""
         return 1.0 - (outputs * targets).sum(dim=-1)
 
 
 @final
 @dataclass(frozen=True)
 class TextSimilarity:
-    """One minus the cosine of the text and a target text, range [0, 2], no unit.
-
-    Attributes:
-        model: Sentence encoder.
-        weight: Factor in the total loss.
-        name: Name in results.
-        target: Name of the target: a text.
-    """
+    """One minus the cosine of the text and a target text, range [0, 2], no unit."""
 
     model: SentenceEncoder
     weight: float = 1.0
@@ -82,39 +64,25 @@ class TextSimilarity:
     target: str = "text"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the normalised features of the text, shape (o,).
-
-        Raises:
-            ProblemError: If it is no text, or one that the model cannot read.
-        """
+        """Return the normalised features of the text."""
         text = _check_text(self.name, target, self.model)
         return self.model.encode([text])[0].cpu()
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
-        """Return 1 - cosine, shape (b,)."""
+        """Return 1 - cosine."""
         return 1.0 - (outputs * targets).sum(dim=-1)
 
 
 @final
 @dataclass(frozen=True)
 class Label:
-    """Cross-entropy to a class given by name, in nats, range [0, inf).
+    """Cross-entropy to a class given by name (in any case), in nats, range [0, inf).
 
-    A temperature above 1 divides the logits first (as Guo et al., 2017, do to calibrate). A loss at
-    temperature 1 is flat wherever the classifier is sure, so that a search takes the cheapest word
-    that makes it sure; and steep where it is not, so that it takes the first one that comes.
-
-    Attributes:
-        model: Classifier.
-        weight: Factor in the total loss.
-        name: Name in results.
-        target: Name of the target: one of the classifier's labels, in any case.
-        temperature: What the logits are divided by, above 0.
-
-    Raises:
-        ProblemError: If the temperature is not a number above 0.
+    The logits are divided by `temperature` (as Guo et al., 2017, do to calibrate). At 1 the loss is
+    flat wherever the classifier is sure, so a search takes the cheapest word that makes it sure;
+    and steep where it is not, so a search takes the first one that comes.
     """
 
     model: Classifier
@@ -124,7 +92,6 @@ class Label:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the temperature."""
         if not 0.0 < self.temperature < float("inf"):
             raise ProblemError(
                 f"Label {self.name!r}: temperature must be a finite number above 0, was: "
@@ -132,11 +99,7 @@ class Label:
             )
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the class as a one-hot vector, shape (labels,).
-
-        Raises:
-            ProblemError: If the classifier has no such label.
-        """
+        """Return the class as a one-hot vector."""
         names = [label.lower() for label in self.model.labels]
         if str(target).lower() not in names:
             raise ProblemError(
@@ -148,7 +111,7 @@ class Label:
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
-        """Return the cross-entropy, shape (b,)."""
+        """Return the cross-entropy."""
         return -(torch.log_softmax(outputs / self.temperature, dim=-1) * targets).sum(dim=-1)
 
 
@@ -157,14 +120,8 @@ class Label:
 class Continuation:
     """How unlikely a given continuation is after the text, in nats per token of it, range [0, inf).
 
-    Prompt discovery: find the text after which the model goes on as wanted. The continuation's
-    tokens are those that it has after a word, put behind the text's own.
-
-    Attributes:
-        model: Causal language model; another than the writer, or the same.
-        weight: Factor in the total loss.
-        name: Name in results.
-        target: Name of the target: the continuation, beginning with its blank.
+    For prompt discovery: find the text after which the model goes on as wanted. The target begins
+    with its blank; its tokens are those that it has after a word.
     """
 
     model: CausalLM
@@ -173,11 +130,7 @@ class Continuation:
     target: str = "continuation"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the continuation's token ids as numbers, shape (t,).
-
-        Raises:
-            ProblemError: If it is empty, joins the word before it, or takes up half the model.
-        """
+        """Return the continuation's token ids as numbers."""
         tokenizer = self.model.tokenizer
         text = _check_text(self.name, target, self.model)
         word, whole = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
@@ -197,11 +150,7 @@ class Continuation:
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
-        """Refuse: a continuation's likelihood is no function of one output per text.
-
-        Raises:
-            ProblemError: Always.
-        """
+        """Refuse: a continuation's likelihood is no function of one output per text."""
         raise ProblemError(
             f"Term {self.name!r} scores text and continuation together: no output stands for the "
             "text alone. Call `loss`."
@@ -214,7 +163,7 @@ class Continuation:
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return the mean negative log-likelihood of each continuation, shape (b,)."""
+        """Return the mean negative log-likelihood of each continuation."""
         lengths = (targets >= 0).sum(dim=1)
         following = PaddedIds(targets.clamp_min(0).long(), lengths)
         return self.model.continuation_nll(token_ids, following, embeds=embeds)

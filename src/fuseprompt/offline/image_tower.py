@@ -1,15 +1,8 @@
-"""The image tower of the offline image-text model: pictures to vectors in a sentence model's space.
+"""The image tower of the offline image-text model: pictures to vectors in MiniLM's space.
 
-Two parts, each optional. **ConSE** (Norouzi et al., 2013) needs no training: the mean of the
-sentence vectors of the most probable class names, weighted by probability. The **head** is a small
-network that was trained on captioned clip-art with the sentence model frozen (docs/model-card.md).
-Each looks at the picture as it was trained to: the classifier behind ConSE at the centre, cropped
-as EfficientNet-Lite0's own evaluation does, the head at the whole, padded with white. The sum of
-their unit vectors is normalised to unit length. ConSE's counts as much as the classifier is sure
-(`beta` times the highest probability): photos are mostly sure, and clip-art, where ConSE is often
-wrong, is not.
-
-The text side is not here: it is MiniLM's mean-pooled, normalised last hidden state.
+The text side is MiniLM itself. Each part sees pictures as in its training: ConSE's classifier the
+centre (EfficientNet-Lite0's own evaluation), the head (trained on captioned clip-art with MiniLM
+frozen, docs/model-card.md) the whole, padded with white.
 """
 
 from collections.abc import Sequence
@@ -30,8 +23,7 @@ from fuseprompt.models.images import open_image
 
 #: Pixels a side; EfficientNet-Lite0 was trained at this size.
 IMAGE_SIZE: Final = 224
-#: Side of the centre crop as a share of the shorter side: the network's published evaluation cuts
-#: 224 of 256 pixels.
+#: Side of the centre crop per shorter side, as in the network's published evaluation.
 CENTRE_SHARE: Final = 224 / 256
 #: Width of the pooled feature, and number of ImageNet classes.
 FEATURE_WIDTH: Final = 1280
@@ -72,15 +64,11 @@ _STAGES = (
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution without bias that pads as TensorFlow does, where the weights were trained.
-
-    The odd pixel of a strided one goes right and below.
-    """
+    """A convolution without bias that pads as TensorFlow does: the odd pixel is right and below."""
 
     def __init__(
         self, width_in: int, width_out: int, *, kernel: int, stride: int = 1, groups: int = 1
     ) -> None:
-        """Make the layer; `kernel` and `stride` hold for both axes."""
         super().__init__(width_in, width_out, kernel, stride=stride, groups=groups, bias=False)
 
     def forward(self, input: Float[Tensor, "b k h w"]) -> Float[Tensor, "b m h2 w2"]:
@@ -97,7 +85,6 @@ class MBConvBlock(nn.Module):
     def __init__(
         self, width_in: int, width_out: int, *, kernel: int, stride: int, expand: int
     ) -> None:
-        """Make one block; `expand` is the factor of the widening (1: no widening layer)."""
         super().__init__()
         inner = width_in * expand
         self._expands = expand != 1
@@ -121,14 +108,11 @@ class MBConvBlock(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """The network of Tan & Le (2019) in its Lite variant: ReLU6, no squeeze-and-excitation.
-
-    Module names follow the public PyTorch port, so that its weights load by name and in full.
-    """
+    """EfficientNet-Lite0 (Tan & Le, 2019), with ReLU6 and without squeeze-and-excitation."""
 
     def __init__(self) -> None:
-        """Make the network with random weights; load trained ones with `load_state_dict`."""
         super().__init__()
+        # Names as in the public PyTorch port, so that its weights load by name and in full.
         self._conv_stem = SameConv2d(3, _STAGES[0].width_in, kernel=3, stride=2)
         self._bn0 = _norm(_STAGES[0].width_in)
         self._blocks = nn.ModuleList(
@@ -168,7 +152,6 @@ class ImageHead(nn.Module):
     """The trained projection: 1280 -> 512 -> 384 with one GELU between, then unit length."""
 
     def __init__(self) -> None:
-        """Make the head with random weights."""
         super().__init__()
         self.hidden = nn.Linear(FEATURE_WIDTH, HIDDEN_WIDTH)
         self.out = nn.Linear(HIDDEN_WIDTH, EMBED_WIDTH)
@@ -182,12 +165,10 @@ class ImageHead(nn.Module):
 @final
 @dataclass(frozen=True, eq=False)
 class Conse:
-    """Class names as vectors, and how much they weigh against the head.
+    """ConSE (Norouzi et al., 2013): likely classes' unit sentence vectors, averaged by probability.
 
-    Attributes:
-        class_features: Unit sentence vectors of `class_text(name)` in ImageNet's order.
-        beta: Weight of the unit vector, the head's being 1, where the classifier is certain.
-        num_classes: How many of the most probable classes are averaged.
+    It weighs `beta` times the highest probability against the head's 1: the classifier is mostly
+    sure of photos, and not of clip-art, where ConSE is often wrong.
     """
 
     class_features: Float[Tensor, "1000 384"]
@@ -195,11 +176,6 @@ class Conse:
     num_classes: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse weights that would turn the vector round or average nothing.
-
-        Raises:
-            ValueError: If `beta` is not positive or `num_classes` is not between 1 and 1000.
-        """
         if self.beta <= 0:
             raise ValueError(
                 f"beta must be positive, got {self.beta}. For the head alone pass conse=None."
@@ -216,22 +192,17 @@ class Conse:
         return functional.normalize(mean, dim=-1)
 
     def weigh(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 1"]:
-        """Return the weight beside the head's vectors: beta times the highest probability."""
+        """Return the weight against the head's 1: beta times the highest probability."""
         return self.beta * logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
 
 
 @final
 class ImageTower:
-    """EfficientNet-Lite0 with a head, with ConSE, or with both."""
+    """EfficientNet-Lite0 with a head, with ConSE, or with both; frozen, for evaluation."""
 
     def __init__(
         self, network: EfficientNetLite0, head: ImageHead | None, *, conse: Conse | None
     ) -> None:
-        """Join the parts, put into evaluation mode and frozen; None leaves a part out.
-
-        Raises:
-            ValueError: If both parts are None.
-        """
         if head is None and conse is None:
             raise ValueError("an ImageTower needs a head, a conse, or both; got None for both.")
         self.network = network.eval().requires_grad_(False)
@@ -277,10 +248,7 @@ class ImageTower:
     def embed(
         self, whole: Float[Tensor, "b 1280"], centre: Float[Tensor, "b 1280"]
     ) -> Float[Tensor, "b 384"]:
-        """Return the unit vectors normalise(head + beta * p_max * conse), or of the only part.
-
-        The head sees the features of the whole pictures, the classifier those of their centres.
-        """
+        """Return head(whole) + beta * p_max * conse(centre), or the only part, to unit length."""
         with torch.no_grad():
             if self.conse is None:
                 assert self.head is not None  # checked when the tower was made

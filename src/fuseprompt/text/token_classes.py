@@ -1,11 +1,6 @@
 """Tokens by what they do to a text, and which of them are read back as themselves.
 
-`TokenClasses` sorts a vocabulary once: tokens that begin a word, that lengthen one, that end a
-sentence. `RoundTrip` says which of them a tokenizer reads again as itself after a text: the text is
-the result of a search, so no other token counts. A token that begins a word is tried after one word
-and remembered; the rest is answered by the retokenisation table of the tokenizer to itself, which
-encodes last words only. What that table's check does not trust is encoded as a whole text. Read
-next: `fuseprompt.models.base`.
+The result of a search is text, so only tokens that a tokenizer reads again from it count.
 """
 
 import re
@@ -34,12 +29,7 @@ _UNKNOWN, _READ_BACK, _READ_OTHERWISE, _CHANGES_WORD = range(4)
 @final
 @dataclass(frozen=True)
 class TokenMasks:
-    """The classes of tokens on one device, where a step's scores are.
-
-    Attributes:
-        initial_ids: Ids of the tokens that begin a word, shape (w,).
-        word_internal: Which tokens lengthen the last word, shape (v,).
-    """
+    """The ids of word-initial and the mask of word-internal tokens, on one device."""
 
     initial_ids: Int[Tensor, " w"]
     word_internal: Bool[Tensor, " v"]
@@ -48,13 +38,9 @@ class TokenMasks:
 @final
 @dataclass(frozen=True, eq=False)
 class TokenClasses:
-    """The primary's tokens by what they do to a text.
+    """The primary's tokens by what they do to a text, sorted once.
 
-    Attributes:
-        tokenizer: The primary's tokenizer.
-        vocab_size: Rows of the model's matrix; those beyond the tokenizer's tokens are never
-            proposed.
-        ascii_only: Whether only ASCII texts are proposed, as in the literature.
+    `vocab_size` counts the rows of the model's matrix; rows without a token are never proposed.
     """
 
     tokenizer: Tokenizer
@@ -110,18 +96,14 @@ class TokenClasses:
 
 
 def _ends(text: str) -> bool:
-    """Return whether a token has sentence punctuation in it: only whole ends may finish a text."""
+    """Return whether a token holds sentence punctuation: only whole ends may finish a text."""
     return any(e in text for e in SENTENCE_ENDS)
 
 
 @final
 @dataclass(frozen=True)
 class RoundTrip:
-    """The round trip decode -> encode of one tokenizer.
-
-    Attributes:
-        tokenizer: The tokenizer.
-    """
+    """The round trip decode -> encode; a word-initial token is tried after one word, once."""
 
     tokenizer: Tokenizer
 
@@ -136,7 +118,7 @@ class RoundTrip:
         return torch.full((len(self.tokenizer.token_texts),), _UNKNOWN, dtype=torch.int8)
 
     def _after_word(self, tokens: Int[Tensor, " c"]) -> Int[Tensor, " c"]:
-        """Return the mark of each token, all tokens being ones that begin a word."""
+        """Return the mark of each word-initial token."""
         asked = torch.unique(tokens)
         asked = asked[self._known[asked] == _UNKNOWN]
         texts, stem = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
@@ -153,10 +135,7 @@ class RoundTrip:
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
     ) -> Bool[Tensor, " c"]:
-        """Return whether text + token encodes to the ids of the text and that token.
-
-        Each text, `token_ids` being its ids without special ones, must survive by itself.
-        """
+        """Return whether text + token encodes to the text's (unframed) ids and that token."""
         by_word = self.table.word_initial[tokens] & are_solid(texts)[rows]
         by_word &= self.table.verdict.word_initial == 1.0
         marks = torch.full(tokens.shape, _CHANGES_WORD, dtype=torch.int8)
@@ -174,7 +153,7 @@ class RoundTrip:
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
     ) -> Bool[Tensor, " c"]:
-        """Compare the ids of the longer texts with the ids as they are carried."""
+        """Compare the ids of the longer texts with the known ids and each token."""
         got, _ = self.table.extend(texts, rows, tokens)
         special = [
             torch.tensor(ids, dtype=torch.long).expand(len(tokens), -1)

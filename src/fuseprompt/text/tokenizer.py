@@ -1,8 +1,6 @@
-"""A fast tokenizer with the facts that a search needs.
+"""A fast Hugging Face tokenizer with the facts that a search needs.
 
-`Tokenizer` wraps the Rust tokenizer behind any Hugging Face *fast* tokenizer. Encoding never adds
-special tokens (`frame` does), decoding never cleans up, nothing truncates or pads. It does not
-align two tokenizers (`fuseprompt.fuse.alignment`) and holds no model.
+Encoding adds no special tokens (`frame` does) and neither cuts nor pads; decoding cleans nothing.
 """
 
 import hashlib
@@ -25,8 +23,7 @@ from fuseprompt.errors import AlignmentError, TokenizerError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
 
-#: Stands before a token when its text is asked for, since some decoders strip the blank of a first
-#: token.
+#: Precedes a token whose text is wanted, since some decoders strip the blank of a first token.
 _ANCHOR: Final = "a"
 
 #: Words per block of `encode_words`.
@@ -36,13 +33,7 @@ _BLOCK: Final = 512
 @final
 @dataclass(frozen=True)
 class Padding:
-    """How a family fills a batch up, for the models that read what it is filled with.
-
-    Attributes:
-        token_id: The id that fills.
-        on_left: Whether it stands before a text.
-        has_mask: Whether the model is told which positions are filled.
-    """
+    """How a model's family pads a batch: the id, its side, and whether a mask marks it."""
 
     token_id: int
     on_left: bool = False
@@ -53,14 +44,7 @@ class Padding:
 class Tokenizer:
     """Text to ids and back, with nothing added, cleaned, cut or padded.
 
-    Args:
-        backend: The Rust tokenizer. A private copy is taken, so later changes of the caller's do
-            not matter.
-        special_ids: Ids that stand for no text (BOS, EOS, padding and the like).
-        max_length: Longest sequence the model takes, in tokens with the special ones; `None` for no
-            limit.
-        name: What error messages call this tokenizer.
-        padding: How its family pads, where it does; nothing is padded here.
+    It copies the backend. `max_length` counts special tokens; `padding` says how the family pads.
     """
 
     def __init__(
@@ -98,11 +82,7 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, local_only: bool = True) -> "Tokenizer":
-        """Return the fast tokenizer of a Hugging Face folder (or Hub id, when not `local_only`).
-
-        Raises:
-            TokenizerError: If there is no tokenizer, or only a slow one.
-        """
+        """Return the fast tokenizer of a Hugging Face folder (or Hub id, when not `local_only`)."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         try:
@@ -123,11 +103,7 @@ class Tokenizer:
 
     @classmethod
     def from_hf(cls, loaded: Any, *, name: str = "tokenizer") -> "Tokenizer":
-        """Return a loaded Hugging Face tokenizer, wrapped; error messages call it `name`.
-
-        Raises:
-            TokenizerError: If it is a slow one.
-        """
+        """Wrap a loaded, fast Hugging Face tokenizer; error messages call it `name`."""
         if not getattr(loaded, "is_fast", False):
             raise TokenizerError(
                 f"{name}: got a slow tokenizer ({type(loaded).__name__}), expected a fast one. "
@@ -159,12 +135,7 @@ class Tokenizer:
         return [encoding.ids for encoding in batch]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each word as it stands in running text, after another word and a blank.
-
-        Words are encoded in blocks, several times faster than one by one. Where a block does not
-        fall apart at the blanks (tokenizers that know no words, white space or punctuation inside a
-        word), its words are encoded singly.
-        """
+        """Return the ids of each word after another word and a blank, in blocks for speed."""
         blocks = [words[i : i + _BLOCK] for i in range(0, len(words), _BLOCK)]
         texts = [" ".join((_ANCHOR, *block)) for block in blocks]
         rows: list[list[int]] = []
@@ -187,7 +158,7 @@ class Tokenizer:
             if span is None or not at <= span[0] < span[1] <= at + 1 + len(word):
                 return None
             at += 1 + len(word)
-        # Owners never fall along a text, so each word's tokens are neighbours.
+        # Owners never decrease along a text, so each word's tokens are neighbours.
         cuts = [bisect_left(owners, i) for i in range(1, len(block) + 1)]
         ids = encoding.ids
         return [ids[a:b] for a, b in pairwise((*cuts, len(ids)))]
@@ -206,11 +177,7 @@ class Tokenizer:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def decode_with_spans(self, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of ids and the characters each stands for, however encoding cuts it.
-
-        Raises:
-            AlignmentError: If the ids are no complete text.
-        """
+        """Return the text of ids and the characters each stands for, however encoding cuts it."""
         text = self.decode(ids)
         encoded, spans = self.encode_with_offsets(text)
         if encoded == list(ids):
@@ -245,11 +212,7 @@ class Tokenizer:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """The text that each id adds after a word, leading blank kept; "" for special ids.
-
-        Pieces of a multi-byte character have no text of their own and contain the replacement
-        character.
-        """
+        """The text each id adds after a word: "" for special ids, U+FFFD for parts of letters."""
         anchor = self.encode(_ANCHOR)
         ids = range(self.vocab_size)
         stem = self.decode(anchor)
