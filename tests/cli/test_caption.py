@@ -26,6 +26,7 @@ from fuseprompt.tasks.settings import (
     ModelIds,
     ProposalName,
 )
+from fuseprompt.text.tokenizer import Tokenizer
 from tests.models.test_image_metadata import TURNED, jpeg
 from tests.tasks.fixtures import save_models, save_pictures
 
@@ -358,6 +359,14 @@ def test_a_time_limit_and_a_token_limit(run, tmp_path) -> None:
     prefix = line["text"].split()[:3]
     assert prefix == ["An", "image", "of"]
     assert not line["finished"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_caption_has_at_most_the_tokens_asked_for(limit: int, run, tmp_path, models) -> None:
+    options = (*SMALL[2:], "--max-tokens", str(limit), "--num-captions", "9", "--json")
+    output = run(*save_pictures(tmp_path, "a.png", "b.png"), options=options)
+    given = len(Tokenizer.from_pretrained(Path(models).parent / "lm").encode("An image of"))
+    assert all(1 <= len(line["token_ids"]) - given <= limit for line in output.lines)
 
 
 def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:

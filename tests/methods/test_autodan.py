@@ -144,6 +144,19 @@ def test_an_active_that_misses_a_word_is_no_rival_of_a_finished_one() -> None:
             assert Require(("dog",)).missing(outcome.active) == 0
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 12])
+def test_no_text_has_more_tokens_than_steps(steps: int) -> None:
+    given = len(gpt2().tokenizer.encode(PREFIX))
+    found = minimize(objective(), method(steps=steps, max_end_nats=100.0), problems())
+    texts = [one for result in found for one in (result, *result.alternatives)]
+    lengths = [len(one.token_ids) - given for one in texts]
+    assert max(lengths) <= steps
+    assert all(len(result.history) <= steps for result in found)
+    # All of the steps may be used, by a text that ends as a sentence too.
+    closed = [n for one, n in zip(texts, lengths, strict=True) if one.text[-1] in ".!?"]
+    assert max(closed, default=1) == min(steps, max(lengths))
+
+
 def test_without_a_likely_end_the_best_active_is_returned_unfinished() -> None:
     result = minimize(objective(), method(max_end_nats=-1.0), problems())[0]
     assert not result.finished

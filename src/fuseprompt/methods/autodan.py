@@ -41,7 +41,7 @@ class AutoDAN:
     """Settings of the search; the defaults were measured for the offline models.
 
     Attributes:
-        steps: Most tokens that are appended.
+        steps: Most tokens that are appended, closing punctuation included.
         max_end_nats: Highest price of a full stop (or ! or ?) that finishes a text, in nats:
             right ones cost 1-3 nats, those glued to broken sentences 7-14.
         ending_nats: Lowest price of full stop and end of text together. An active text is compared
@@ -111,7 +111,7 @@ class AutoDAN:
         bound, active = state.bound, state.active
         log_probs = next_log_probs(bound, active)
         state = replace(state, finished=self._finish(state, log_probs))
-        rows = [] if state.num_steps == self.steps else self._growing_rows(state)
+        rows = self._growing_rows(state)
         if not rows:
             return state.leave(range(len(active)))
         growing, log_probs = active[rows], log_probs[rows]
@@ -148,8 +148,8 @@ class AutoDAN:
         )
 
     def is_done(self, state: "AutoDANState") -> bool:
-        """Return whether nothing is left to extend."""
-        return len(state.active) == 0
+        """Return whether nothing is left to extend, or every token was used."""
+        return len(state.active) == 0 or state.num_steps == self.steps
 
     def finish(self, state: "AutoDANState") -> list[Found]:
         """Return the best texts of each problem from any state: finished ones and an active one."""

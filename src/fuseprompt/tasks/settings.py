@@ -131,7 +131,7 @@ class SearchSettings:
         weights: Weight of a term, such as image=20; may repeat.
         sentiment_temperature: Divisor of the classifier's logits; 1 is its plain cross-entropy.
         proposal: Proposal of candidates.
-        max_tokens: Most tokens that are appended.
+        max_tokens: Most tokens that are appended, the closing punctuation included.
         beam_width: Active hypotheses per image; 5 with the paper's models.
         search_width: Candidates per hypothesis that are scored; 512 with the paper's models.
         seed: Seed; random draws depend on it, the image's name and the sentiment.
