@@ -26,12 +26,11 @@ class AdapterOutput:
     """Texts as the secondary sees them.
 
     Attributes:
-        embeds: Embeddings of the secondary's tokens, zero beyond a text's end; carries the gradient
-            to the primary.
-        token_ids: The secondary's ids of each text.
+        embeds: The secondary's embeddings, zero beyond a text's end. Their gradient goes back.
+        token_ids: The secondary's ids, with special tokens if the adapter adds them.
         alignments: Both tokenizations of each text, without special tokens.
-        num_dropped: For each text, how many of the secondary's tokens have no map back, so that
-            their gradient is zero (random, with a fallback).
+        num_dropped: For each text, how many of the secondary's tokens have no map back: their
+            gradient is zero, or random with a fallback.
     """
 
     embeds: Float[Tensor, "b t ds"]
@@ -44,16 +43,9 @@ class AdapterOutput:
 class FuseAdapter(nn.Module):
     """The map T_i:j of Eq. (2): retokenised forward, transposed t-product back (Eq. 5).
 
-    Args:
-        primary: The model whose tokens are chosen, i.
-        secondary: The other model, j.
-        table: Maps fitted for the two, on any device.
-        add_special_tokens: Put the secondary's own special tokens around each text. They get no
-            gradient.
-        fallback: Maps for words that have none; by default their gradient is zero.
-
-    Raises:
-        FingerprintError: If the table was fitted for other models.
+    Refuses a table that was fitted for other models. With `add_special_tokens` the secondary's own
+    stand around each text, without a gradient. Words without a map get a zero gradient, or one
+    through the `fallback`.
     """
 
     def __init__(
@@ -79,19 +71,7 @@ class FuseAdapter(nn.Module):
         embeds: Float[Tensor, "b s dp"],
         token_ids: Sequence[Sequence[int]] | Int[Tensor, "b s"],
     ) -> AdapterOutput:
-        """Return the secondary's embeddings of the texts.
-
-        Args:
-            embeds: The primary's embeddings. Only their gradient matters: the text comes from the
-                ids.
-            token_ids: The primary's ids of each text, without special tokens and padding.
-
-        Returns:
-            Embeddings, ids and alignments.
-
-        Raises:
-            ShapeError: If embeddings and ids have different shapes.
-        """
+        """Embed texts, given as ids without special tokens; `embeds` only get the gradient."""
         rows = token_ids.tolist() if isinstance(token_ids, Tensor) else list(map(list, token_ids))
         longest = max(map(len, rows), default=0)
         if embeds.shape[0] != len(rows) or embeds.shape[1] < longest:

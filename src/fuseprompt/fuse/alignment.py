@@ -32,13 +32,7 @@ _WORD = re.compile(r"\s*\S+")
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of characters and the tokens of both models that stand for it.
-
-    Attributes:
-        chars: Characters of the text.
-        primary: Positions of the primary's tokens.
-        secondary: Positions of the secondary's tokens.
-    """
+    """A run of characters, and the tokens of both models for it: none if a model drops them."""
 
     chars: Span
     primary: Span
@@ -53,13 +47,9 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Alignment:
-    """Two tokenizations of one text, side by side.
+    """Two tokenizations of a text: the characters of each token, and the parts that hold them.
 
-    Attributes:
-        text: The text.
-        primary_spans: Characters of each token of the primary.
-        secondary_spans: Characters of each token of the secondary.
-        parts: Every token of both is in exactly one part, in order.
+    Every token of both is in exactly one part, in order.
     """
 
     text: str
@@ -76,11 +66,7 @@ class Alignment:
         return cls("", ((0, 0),) * ours[-1], ((0, 0),) * theirs[-1], parts)
 
     def cut(self, fits: Callable[[int, int], bool]) -> "Alignment":
-        """Cut parts whose token counts (k, l) do not fit, at offsets that both tokenizers share.
-
-        Returns:
-            An alignment of the same tokens, in few parts. What has no such offset stays too long.
-        """
+        """Cut parts whose token counts (k, l) do not fit, where both tokenizers can be cut."""
         parts: list[Part] = []
         for part in self.parts:
             if fits(*part.counts):
@@ -103,26 +89,13 @@ class Alignment:
 
 
 def align(text: str, primary_spans: Sequence[Span], secondary_spans: Sequence[Span]) -> Alignment:
-    """Align two tokenizations of a text, word by word (section 3.2).
-
-    Args:
-        text: The text that both tokenizers were given.
-        primary_spans: Characters of each token, as fast tokenizers report them.
-        secondary_spans: The same for the secondary.
-
-    Returns:
-        The alignment. A part has no token of a model that drops its characters.
-
-    Raises:
-        AlignmentError: If a span lies outside the text.
-    """
+    """Align two tokenizations of a text, given the characters of each token (section 3.2)."""
     for name, spans in (("primary", primary_spans), ("secondary", secondary_spans)):
         for start, end in spans:
             if not 0 <= start <= end <= len(text):
                 raise AlignmentError(
                     f"align got the {name} span ({start}, {end}) for a text of {len(text)} "
-                    "characters. Pass the text that was tokenised, and offsets in characters, not "
-                    "bytes."
+                    "characters. Pass the tokenised text, and offsets in characters, not bytes."
                 )
     parts: list[Part] = []
     if text or primary_spans or secondary_spans:
@@ -137,9 +110,8 @@ def split(rows: Shaped[Tensor, "s d"], counts: Sequence[int]) -> list[Shaped[Ten
     """Cut rows, one per token, into a view (1, d, l) per part, whose tokens are along the tubes."""
     if sum(counts) != rows.shape[0]:
         raise AlignmentError(
-            f"split got counts that add up to {sum(counts)} for {rows.shape[0]} rows. Take the "
-            "counts from the alignment of the same text, and leave out rows of special tokens and "
-            "padding."
+            f"split got counts that add up to {sum(counts)} for {rows.shape[0]} rows. Take counts "
+            "from the text's alignment, and leave out rows of special tokens and padding."
         )
     return [part.T.unsqueeze(0) for part in torch.split(rows, list(counts))]
 

@@ -50,16 +50,12 @@ class FitSettings:
     Attributes:
         max_tokens: Most tokens of a word in either model (paper, section 4.2: 4).
         words_per_case: Most words that a case is fitted to (paper, section 4.2: 16,384).
-        by_pairs: A case is a pair of token counts; otherwise the secondary's count alone, as in the
-            paper.
+        by_pairs: A case is a pair of token counts, not the secondary's alone (paper).
         ridges: Strengths of the penalty to choose from, largest first.
-        held_out: Share of the words of a case that is kept from the fit: a third of them choose the
-            ridge, the others are measured (at most 512).
+        held_out: Share of a case's words that is not fitted: a third chooses the ridge, the others
+            measure the map (at most 512).
         min_words: Cases with fewer words get no map.
         seed: Which words are taken and which held out.
-
-    Raises:
-        ValueError: If a setting is out of its range.
     """
 
     max_tokens: int = 4
@@ -94,14 +90,9 @@ def fit_adapter(
 ) -> JacobianTable:
     """Fit the maps from one model's embeddings to another's (algorithm 2; Eq. 3 if tokens agree).
 
-    Args:
-        primary: The model whose tokens are chosen, i.
-        secondary: The other model, j.
-        words: Words without blanks, or words and how much each counts (their frequency, say); by
-            default the list that ships with the package. Order and repetitions do not matter.
-        settings: Settings of the fit.
-        on_case: Called after each case with its key, its report, and how many cases are done and
-            planned.
+    Words have no blanks, and may come with how much each counts (their frequency, say); by default
+    they are the list that ships with the package. Their order and repetitions do not matter.
+    `on_case` is called after each case with its key, its report, and the cases done and planned.
 
     Returns:
         The table; bit for bit the same for the same words, settings and number of threads.
@@ -109,11 +100,11 @@ def fit_adapter(
     settings = settings or FitSettings()
     weights = _weights(words)
     is_shared = primary.tokenizer.fingerprint == secondary.tokenizer.fingerprint
-    left_out: Counter[str] = Counter()
+    left_out: Mapping[str, int] = {}
     if is_shared:
         cases = {SHARED: _vocabulary_case(primary, secondary)}
     else:
-        cases = _sort_words(primary, secondary, weights, settings, left_out)
+        cases, left_out = _sort_words(primary, secondary, weights, settings)
     jacobians, reports = {}, {}
     for done, (key, case) in enumerate(sorted(cases.items()), start=1):
         jacobians[key], reports[key] = _fit_shared(case) if is_shared else _fit_case(case, settings)
@@ -146,12 +137,8 @@ def fingerprint_fit(
 def choose_ridge(
     solver: LeastSquares, held_out: Case, ridges: tuple[float, ...]
 ) -> tuple[float, Float[Tensor, "dp ds"]]:
-    """Choose the ridge, from those given largest first, that maps held-out words best.
-
-    Returns:
-        The ridge, and Fourier slice 0 of its solution. This slice maps sums over a word's tokens:
-        only they are compared, since it is the cheapest to solve for.
-    """
+    """Return the ridge (given largest first) that maps held-out words best, and its slice 0."""
+    # Fourier slice 0 maps sums over a word's tokens. They decide alone: it is cheapest to solve.
     ours = torch.stack(word_slices(held_out.primary_ids, held_out.primary)).sum(0)
     theirs = torch.stack(word_slices(held_out.secondary_ids, held_out.secondary)).sum(0)
     best = (float("inf"), ridges[0], ours)
@@ -165,12 +152,7 @@ def choose_ridge(
 
 
 def measure_map(jacobian: Float[Tensor, "dp ds p"], case: Case) -> tuple[float, float]:
-    """Measure a map on words that it was not fitted to.
-
-    Returns:
-        R2, which is 1 - squared error / variance around the mean of each place, and the mean cosine
-        of mapped and true vectors, both over the tokens of the secondary.
-    """
+    """Return R2, around the mean of each place, and the mean cosine over the secondary's tokens."""
     left = to_fourier(word_slices(case.primary_ids, case.primary))
     pairs = zip(left, to_fourier(jacobian.unbind(-1)), strict=True)
     mapped = from_fourier([a @ m for a, m in pairs], jacobian.shape[-1])  # (w, ds, p)
@@ -197,10 +179,10 @@ def _sort_words(
     secondary: TokenEmbeddings,
     weights: Mapping[str, float],
     settings: FitSettings,
-    left_out: Counter[str],
-) -> dict[CaseKey, Case]:
+) -> tuple[dict[CaseKey, Case], Counter[str]]:
     """Encode words as in running text and sort them into cases; count those that are left out."""
     members: dict[CaseKey, list[tuple[str, list[int], list[int]]]] = {}
+    left_out: Counter[str] = Counter()
     ours, theirs = primary.tokenizer, secondary.tokenizer
     for start in range(0, len(weights), _CHUNK):
         chunk = list(weights)[start : start + _CHUNK]
@@ -238,7 +220,7 @@ def _sort_words(
             f"No case has {settings.min_words} words, got {len(weights)} words in all "
             f"({dict(left_out)}). Pass more words, or a smaller min_words."
         )
-    return cases
+    return cases, left_out
 
 
 def _fit_case(case: Case, settings: FitSettings) -> tuple[Float[Tensor, "dp ds p"], CaseReport]:

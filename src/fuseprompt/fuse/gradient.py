@@ -23,11 +23,7 @@ from fuseprompt.fuse.tproduct import pad_tubes, t_product, t_transpose
 @final
 @dataclass(frozen=True)
 class RandomFallback:
-    """Random maps for words that have none (section 4.2), seeded and of the fitted ones' size.
-
-    Attributes:
-        seed: Seed; a pair of token counts always gets the same map.
-    """
+    """Random maps for words that have none (section 4.2): one for each seed and token counts."""
 
     seed: int = 0
 
@@ -54,16 +50,11 @@ def transfer_gradient(
     Implements Eq. (5) and algorithm 1; Eq. (3) where the table is for equal tokenizers. A word's
     gradient is multiplied with the t-transpose of its map, and cropped to the primary's tokens.
     Words without a map are cut at offsets that both tokenizers share; where there is none their
-    gradient is zero (`count_without_map` counts them), or goes through a random map.
-
-    Args:
-        grad: Gradient of a loss, one row per token of the secondary. Not modified.
-        alignment: The text in both tokenizations, without special tokens.
-        table: The fitted maps.
-        fallback: Maps for words that have none; by default their gradient is zero.
+    gradient is zero (`count_without_map` counts them), or goes through the random `fallback`.
+    Special tokens have no rows, in the gradient or in the alignment.
 
     Returns:
-        The gradient with one row per token of the primary; dtype and device of `grad`.
+        The gradient, one row per token of the primary, with dtype and device of `grad`.
     """
     return _through_maps(grad, alignment, table, fallback, backward=True)
 

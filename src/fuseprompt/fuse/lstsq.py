@@ -27,14 +27,9 @@ NO_TOKEN: Final = -1
 @final
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Words with the same token counts.
+    """Words with the same token counts, as ids that `NO_TOKEN` pads to the depth p.
 
-    Attributes:
-        primary_ids: Token ids of each word in the primary, padded with `NO_TOKEN` to the depth p.
-        secondary_ids: The same in the secondary.
-        weights: How much each word counts.
-        primary: The primary's vocabulary.
-        secondary: The secondary's vocabulary, of the same type.
+    The weights say how much each word counts. Both vocabularies have the same type.
     """
 
     primary_ids: Int[Tensor, "w p"]

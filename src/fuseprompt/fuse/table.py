@@ -39,16 +39,11 @@ SHARED: Final = (0, 0)
 @final
 @dataclass(frozen=True)
 class CaseReport:
-    """Quality of the map of one case.
+    """Quality of the map of one case, fitted to so many words.
 
-    Attributes:
-        words: Words that it was fitted to.
-        held_out: Words that `r2` and `cosine` are measured on; 0 for equal tokenizers, where they
-            are measured on the vocabulary itself.
-        ridge: Strength of the penalty, chosen on other held-out words.
-        r2: Share of the variance of the secondary's embeddings that the map explains.
-        cosine: Mean cosine between mapped and true embeddings of tokens.
-        seconds: Wall time.
+    `r2` is the share of the secondary's variance that the map explains, `cosine` the mean cosine of
+    mapped and true embeddings. Both are measured on `held_out` words, which chose no ridge either;
+    for equal tokenizers on the vocabulary itself, and `held_out` is 0.
     """
 
     words: int
@@ -62,16 +57,13 @@ class CaseReport:
 @final
 @dataclass(frozen=True, eq=False)
 class JacobianTable:
-    """Maps from the primary's word tensors to the secondary's, one per case: E_j is about E_i * T.
+    """Maps T = V_i^+ * V_j of word tensors, one per case: E_j is about E_i * T.
+
+    A map is linear, so it is its own Jacobian, which a gradient goes through.
 
     Attributes:
-        jacobians: For each case its map T = V_i^+ * V_j. The map is linear, so it is its own
-            Jacobian, which a gradient goes through.
-        reports: For each case, how it was fitted.
-        max_tokens: Most tokens per word that maps exist for.
         left_out: Why words were not used, and how many.
-        fingerprint: Hashes of all that the maps depend on.
-        settings: The settings of the fit.
+        fingerprint: Hashes of all that the maps depend on, by name.
     """
 
     jacobians: Mapping[CaseKey, Float[Tensor, "dp ds p"]]
@@ -103,16 +95,7 @@ class JacobianTable:
         return self.jacobians.get((0, num_secondary)) if found is None else found
 
     def check(self, expected: Mapping[str, str]) -> None:
-        """Refuse to serve anything but what the table was fitted to.
-
-        Args:
-            expected: Hashes by name, as `fingerprint_models` or, where words and settings are
-                known, `fingerprint_fit` returns them.
-
-        Raises:
-            FingerprintError: If a hash differs.
-            ValueError: If the hashes of the two models are not among those given.
-        """
+        """Refuse hashes (of `fingerprint_models`, say) of anything but what maps were fitted to."""
         if missing := [part for part in _MODEL_PARTS if part not in expected]:
             raise ValueError(
                 f"A table is checked against both models, but the fingerprint lacks {missing}. "
@@ -155,41 +138,23 @@ class JacobianTable:
 
     @classmethod
     def load(cls, folder: str | Path, expected: Mapping[str, str] | None) -> "JacobianTable":
-        """Read a table and check that it belongs to what it will be used for.
-
-        Args:
-            folder: Where `save` wrote it.
-            expected: As in `check`; None where no gradient will go through it.
-
-        Returns:
-            The table.
-
-        Raises:
-            FingerprintError: If it was made for anything else, is damaged, incomplete or of another
-                format.
-        """
+        """Read a table and `check` it; expect None only where no gradient will go through it."""
         from safetensors.torch import load
 
         path = Path(folder)
         try:
             facts = json.loads((path / _FACTS).read_text(encoding="utf-8"))
-            version = facts["format"]
+            if facts["format"] != FORMAT_VERSION:
+                raise ValueError(f"it has format {facts['format']}, expected {FORMAT_VERSION}")
             fresh = path / f"{facts['content']}.safetensors"  # there if a save was cut short
             content = (fresh if fresh.exists() else path / _TENSORS).read_bytes()
+            if hashlib.sha256(content).hexdigest() != facts["content"]:
+                raise ValueError(f"{_TENSORS} is damaged or belongs to another {_FACTS}")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FingerprintError(
-                f"{path} holds no complete table ({error}). Expected {_FACTS} and {_TENSORS}; fit "
-                "it again."
+                f"{path} holds no complete table: {error}. Expected {_FACTS} and {_TENSORS} of "
+                "this version of fuseprompt; fit it again."
             ) from None
-        if version != FORMAT_VERSION:
-            raise FingerprintError(
-                f"{path} has format {version}, expected {FORMAT_VERSION}. Fit it again with this "
-                "version of fuseprompt."
-            )
-        if hashlib.sha256(content).hexdigest() != facts["content"]:
-            raise FingerprintError(
-                f"{path / _TENSORS} is damaged or belongs to another {_FACTS}. Fit it again."
-            )
         maps, jacobians, reports = load(content), {}, {}
         for name, report in facts["cases"].items():
             num_primary, num_secondary = map(int, name.split("-"))

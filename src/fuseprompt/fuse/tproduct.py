@@ -61,14 +61,8 @@ def t_product(
 
 
 def t_transpose(a: Float[Tensor, "*batch m n l"]) -> Float[Tensor, "*batch n m l"]:
-    """Transpose every frontal slice and reverse slices 2..l.
-
-    With the reversal, and only with it, <x * a, y> = <x, y * t_transpose(a)>: it is the adjoint
-    that a gradient goes through. Leaving it out goes unnoticed for l <= 2.
-
-    Returns:
-        The t-transpose, a new tensor.
-    """
+    """Transpose every slice and reverse slices 2..l: the adjoint, <x * a, y> = <x, y * a^T>."""
+    # Without the reversal this does not hold, which goes unnoticed for l <= 2.
     turned = a.transpose(-3, -2)
     return torch.cat([turned[..., :1], turned[..., 1:].flip(-1)], dim=-1)
 
