@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,7 @@ from fuseprompt.cli.main import COMMANDS, main
 from fuseprompt.cli.options import parse
 from fuseprompt.evaluation.runs import workers
 from fuseprompt.evaluation.runs.folder import read_run
-from tests.evaluation.runs.fakes import captions_of, inline_workers
+from tests.evaluation.runs.fakes import InlineWorker, captions_of
 from tests.evaluation.runs.test_dispatch import Endless
 from tests.tasks.fixtures import save_models, save_pictures
 
@@ -49,7 +47,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process."""
-    monkeypatch.setattr(workers, "local_workers", inline_workers)
+    monkeypatch.setattr(workers, "LocalWorker", InlineWorker)
 
 
 @pytest.fixture
@@ -142,14 +140,14 @@ def test_progress_has_pace_and_time_left(
 
 
 def test_a_worker_that_hangs_is_ended_in_time(data, tmp_path, models, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(workers, "local_workers", lambda make: nullcontext(partial(Endless, make)))
+    monkeypatch.setattr(workers, "LocalWorker", Endless)
     options = ("--no-score", "--group-timeout", "0.02")
     assert main(command(data, tmp_path / "run", models, *options)) == 1
     printed = capsys.readouterr().out
     assert "run: 5 of 6 captions" in printed
     assert "failed: 2.png: the search took longer than --group-timeout 0.02 s" in printed
     # It is no setting: a run may be resumed with another one, or none.
-    monkeypatch.setattr(workers, "local_workers", inline_workers)
+    monkeypatch.setattr(workers, "LocalWorker", InlineWorker)
     assert main(command(data, tmp_path / "run", models, "--no-score", "--resume")) == 0
     assert main(command(data, tmp_path / "other", models, "--group-timeout", "0")) == 2
     assert "--group-timeout 0: expected a number above 0." in capsys.readouterr().err

@@ -13,7 +13,7 @@ from fuseprompt.evaluation.report.table import published_rows
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.tasks.settings import PAPER, SearchSettings, model_ids
 from tests.evaluation.datasets.fixtures import write_karpathy, write_nocaps, write_senticap
-from tests.evaluation.runs.fakes import inline_workers
+from tests.evaluation.runs.fakes import InlineWorker
 from tests.tasks.fixtures import save_models
 
 #: For each experiment its dataset, what writes an invented one, and the keys of its captions.
@@ -57,7 +57,7 @@ def small_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in this process."""
-    monkeypatch.setattr("fuseprompt.evaluation.runs.workers.local_workers", inline_workers)
+    monkeypatch.setattr("fuseprompt.evaluation.runs.workers.LocalWorker", InlineWorker)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -36,7 +36,8 @@ def run(options: Options) -> int:
     scoring = options.scoring
     if options.out is None and len(options.runs) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
-    from fuseprompt.evaluation.runs.merge import conclude, merge
+    from fuseprompt.evaluation.report.write import conclude
+    from fuseprompt.evaluation.runs.folder import merge
 
     merged = merge(options.runs, options.out)
     run, note = merged.run, options.output.note

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
@@ -22,10 +23,10 @@ from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job, RunOptions
 from fuseprompt.evaluation.runs.workers import (
     Answer,
+    LocalWorker,
     MakeSearcher,
     StartWorker,
     do_jobs,
-    local_workers,
 )
 
 SETTINGS = RunSettings(
@@ -192,7 +193,7 @@ def main() -> None:
         fake_dataset(data, 40),
         SETTINGS,
         RunOptions(Path("data"), out, resume=True, workers=2),
-        open_workers=lambda: local_workers(make),
+        open_workers=lambda: nullcontext(partial(LocalWorker, make)),
     )
 
 

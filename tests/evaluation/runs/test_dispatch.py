@@ -13,7 +13,7 @@ from fuseprompt.evaluation.runs.dispatch import _Place, _Task, _Watch
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.plan import Job, RunOptions
-from fuseprompt.evaluation.runs.workers import Answer, local_workers
+from fuseprompt.evaluation.runs.workers import Answer, LocalWorker
 from tests.evaluation.runs.fakes import (
     SETTINGS,
     InlineWorker,
@@ -135,7 +135,7 @@ def test_a_run_with_an_image_that_hangs_ends(tmp_path: Path, monkeypatch) -> Non
         fake_dataset(tmp_path / "data"),
         SETTINGS,
         RunOptions(Path("data"), tmp_path / "run", workers=2, group_timeout=0.3),
-        open_workers=lambda: local_workers(MakeFake(hanging=("7",))),
+        open_workers=lambda: nullcontext(partial(LocalWorker, MakeFake(hanging=("7",)))),
     )
     assert [key[0] for key in run.failures] == ["7"]
     assert "--group-timeout 0.3 s" in run.failures["7", ""].error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import RunError
-from fuseprompt.evaluation.runs.merge import merge
+from fuseprompt.evaluation.runs.folder import merge
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, run_fake
 
 

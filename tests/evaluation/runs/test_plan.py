@@ -14,7 +14,6 @@ from fuseprompt.evaluation.runs.plan import (
     make_groups,
     make_jobs,
     read_shard,
-    take_shard,
 )
 from tests.evaluation.runs.test_journal import record
 
@@ -40,13 +39,6 @@ def test_groups_hold_one_sentiment() -> None:
     mixed = [*jobs("1", "2", "3", sentiment="a"), *jobs("1", "2", sentiment="b")]
     groups = make_groups(mixed, 2)
     assert [[j.id for j in g] for g in groups] == [["1", "2"], ["3"], ["1", "2"]]
-
-
-def test_shards_are_whole_groups_and_hold_everything_once() -> None:
-    groups = make_groups(jobs(*map(str, range(11))), 2)
-    parts = [take_shard(groups, Shard(i, 4)) for i in (1, 2, 3, 4)]
-    assert sum(len(part) for part in parts) == len(groups)
-    assert {g for part in parts for g in part} == set(groups)
 
 
 def test_a_shard_is_typed_or_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,6 @@ from fuseprompt.evaluation.runs.workers import (
     MakeSearcher,
     describe_error,
     describe_exit,
-    local_workers,
 )
 from tests.evaluation.runs.fakes import (
     SETTINGS,
@@ -44,7 +44,7 @@ def run_local(tmp_path: Path, make: MakeSearcher, *, count: int = 10, num_worker
         fake_dataset(tmp_path / "data", count),
         SETTINGS,
         RunOptions(Path("data"), tmp_path / "run", workers=num_workers),
-        open_workers=lambda: local_workers(make),
+        open_workers=lambda: nullcontext(partial(LocalWorker, make)),
     )
 
 
@@ -111,7 +111,7 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_its_reason(tmp_path: Path)
             fake_dataset(tmp_path / "data"),
             SETTINGS,
             RunOptions(Path("data"), tmp_path / "run", resume=True),
-            open_workers=lambda: local_workers(MakeFake(broken="dies")),
+            open_workers=lambda: nullcontext(partial(LocalWorker, MakeFake(broken="dies"))),
         )
 
 

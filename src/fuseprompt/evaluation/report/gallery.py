@@ -1,8 +1,4 @@
-"""The captions of a run as HTML pages: picture, caption, losses by term, and their curve.
-
-Each page stands alone (`fuseprompt.evaluation.page`). Pages hold a few hundred captions, so that a
-browser can open those of a run of 14,000.
-"""
+"""The captions of a run as HTML pages that stand alone: picture, caption, losses and curve."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +115,7 @@ def _caption(found: Found, weights: Mapping[str, float], references: Sequence[st
 
 
 def _bar(found: Found, weights: Mapping[str, float]) -> str:
-    """Return the weighted terms side by side; the whole bar is the loss."""
+    """Return the weighted terms next to each other; the whole bar is the loss."""
     order = {name: i for i, name in enumerate(weights)}
     parts = {n: max(0.0, weights.get(n, 1.0) * value) for n, value in found.terms.items()}
     whole = sum(parts.values())

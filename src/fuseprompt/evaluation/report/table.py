@@ -39,8 +39,7 @@ _KINDS: Final[Mapping[bool | None, str]] = {
 class PublishedRow:
     """Scores of a method as published, in percent, by the names of our metrics.
 
-    `note` is its difference from its neighbours, or ""; `trained` is whether captions, of images or
-    alone, were trained on.
+    `note` is its difference from other rows; `trained` is whether captions were trained on.
     """
 
     name: str
@@ -68,10 +67,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def score_section(dataset: str, split: str, scores: Mapping[str, Scores]) -> str:
-    """Return a Markdown table for each set of scores, published rows of the same images below ours.
-
-    The scores are by sentiment or other part of the dataset, "" for the whole.
-    """
+    """Return a Markdown table for the scores of each part of a dataset, with published rows."""
     parts: list[str] = []
     seen: set[str] = set()
     for part, one in scores.items():
@@ -88,7 +84,7 @@ def show(metric: str, score: Score | None) -> str:
     """Return a score as it is printed: metrics and shares in percent, other numbers as they are."""
     if score is None or score.value is None:
         return "-"
-    # Of several judges of the sentiment all but the first have their name in the metric's.
+    # Such as sentiment_accuracy:afinn, of several classifiers.
     is_share = metric.partition(":")[0] in PERCENT
     return f"{100 * score.value:.2f}" if is_share else f"{score.value:.3f}"
 

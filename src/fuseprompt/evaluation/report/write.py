@@ -1,17 +1,25 @@
-"""The report of a run: `report.md` and the pages of its gallery.
+"""The end of a run: its scores, `report.md` and the pages of its gallery.
 
-Nothing is captioned or scored here, so a report may be written again at any time.
+Nothing is captioned here, so a run may be scored and reported again at any time.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
-from fuseprompt.evaluation.metrics.base import Scores
+from fuseprompt.errors import MetricError
+from fuseprompt.evaluation.datasets.base import Dataset
+from fuseprompt.evaluation.metrics.base import Scores, Scoring
+from fuseprompt.evaluation.metrics.predictions import read_predictions
+from fuseprompt.evaluation.metrics.score import score_parts
 from fuseprompt.evaluation.report.gallery import References, make_pages
 from fuseprompt.evaluation.report.table import markdown_table, score_section
-from fuseprompt.evaluation.runs.folder import Run, write_text
+from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_text
 from fuseprompt.evaluation.runs.journal import Found
+from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 from fuseprompt.tasks.settings import PAPER
 
 REPORT: Final = "report.md"
@@ -20,17 +28,61 @@ REPORT: Final = "report.md"
 _SHOWN: Final = 20
 
 
-def write_report(run: Run, scores: Mapping[str, Scores], references: References) -> None:
-    """Write the report of a run, finished or not, and its gallery in place of earlier ones.
+def conclude(
+    run: Run,
+    dataset: Dataset,
+    *,
+    with_scores: bool,
+    spice_folder: Path | None,
+    on_note: Callable[[str], object],
+) -> Mapping[str, Scores]:
+    """Score a run and write `scores.json`, `report.md` and the gallery into its folder.
 
-    Args:
-        run: The run.
-        scores: Scores by sentiment or other part of the dataset, "" for the whole.
-        references: Captions by people, for the gallery.
+    Images without a caption count as zero. A shard has a report and no scores.
+
+    Returns:
+        Scores by part of the dataset, "" for the whole; empty if `on_note` got a reason.
 
     Raises:
         RunError: If a file cannot be written.
     """
+    wanted = {job.key for job in make_jobs(dataset.items, limit=run.scope.limit)}
+    items = tuple(item for item in dataset.items if (item.id, item.sentiment) in wanted)
+    scores: Mapping[str, Scores] = {}
+    if with_scores:
+        try:
+            scores = _score(run, replace(dataset, items=items), spice_folder)
+        except MetricError as error:
+            on_note(f"no scores: {error}")
+    file = run.folder / "scores.json"
+    if scores:
+        lines = {part: one.as_json() for part, one in scores.items()}
+        write_text(file, json.dumps(lines, indent=2) + "\n")
+    else:
+        file.unlink(missing_ok=True)  # They would be those of fewer captions.
+    write_report(run, scores, {(item.id, item.sentiment): item.references for item in items})
+    return scores
+
+
+def _score(run: Run, dataset: Dataset, spice_folder: Path | None) -> Mapping[str, Scores]:
+    if run.scope.shard != ALL:
+        raise MetricError("this is a shard; merge all shards, the whole is then scored.")
+    if not run.captions:
+        raise MetricError("there is no caption.")
+    if not any(item.references for item in dataset.items):
+        raise MetricError("the dataset has no captions by people to compare with.")
+    scoring = Scoring(
+        by_domain=any(item.domain for item in dataset.items),
+        spice_folder=spice_folder,
+        distinct=True,
+        judges=("vader", "afinn") if any(item.sentiment for item in dataset.items) else (),
+        optimised=tuple(run.settings.models.values()),
+    )
+    return score_parts(read_predictions([run.folder / CAPTIONS]), dataset, scoring)
+
+
+def write_report(run: Run, scores: Mapping[str, Scores], references: References) -> None:
+    """Write the report of a run, finished or not, and its gallery in place of earlier ones."""
     pages = set()
     for name, page in make_pages(run, weights_of(run), references):
         write_text(run.folder / name, page)
@@ -129,20 +181,20 @@ def _losses(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     settings = run.settings
-    rows = [
-        ("settings hash", settings.hash),
-        ("annotations (SHA-256)", settings.fingerprint),
-        ("dataset folder", run.scope.root),
-        *_flat("model", settings.models),
-        *_flat("revision", settings.revisions),
-        *_flat("", settings.search),
-        ("group size", str(settings.group_size)),
-        ("seed", str(settings.seed)),
-        ("device", settings.device),
-        ("threads", str(settings.threads)),
-        *_flat("version", settings.versions),
-    ]
-    return markdown_table(["setting", "value"], rows)
+    values = {
+        "settings hash": settings.hash,
+        "annotations (SHA-256)": settings.fingerprint,
+        "dataset folder": run.scope.root,
+        "model": settings.models,
+        "revision": settings.revisions,
+        **settings.search,
+        "group size": settings.group_size,
+        "seed": settings.seed,
+        "device": settings.device,
+        "threads": settings.threads,
+        "version": settings.versions,
+    }
+    return markdown_table(["setting", "value"], _flat("", values))
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 A group that fails is tried `MAX_ATTEMPTS` times. Then images that cannot be read are left out and
 the others are searched together; if the search itself failed or killed its worker, each image is
-searched alone: a bad image costs no other its caption. A search that takes too long is ended with
-its worker and counts as one that failed. Nothing is written to a file here.
+searched alone: a bad image costs no other its caption. A search that takes too long has failed.
 """
 
 import platform
@@ -30,8 +29,7 @@ MAX_DEATHS_AT_START: Final = 3
 #: Seconds after which the caller gets a turn, even if nothing is done.
 _TURN: Final = 1.0
 
-#: Seconds that count at most between two turns: if it was more, this process was stopped (Ctrl-Z),
-#: and its workers perhaps with it.
+#: Seconds that count at most between two turns: more means that this process was stopped (Ctrl-Z).
 _LONGEST_TURN: Final = 5.0
 
 
@@ -44,14 +42,13 @@ def dispatch(
     known: Mapping[Key, Record],
     on_note: Callable[[str], object],
 ) -> Generator[list[Record], None, None]:
-    """Search groups until all images have a caption or have failed for good.
+    """Search groups until all images have a caption or have failed for good; end all workers.
 
-    All workers are ended at the end, in whatever they are doing. `known` is the newest record of
-    each key from earlier runs. `on_note` gets a sentence on every search that has taken too long.
+    `known` is the newest record of each key from earlier runs. `on_note` gets a sentence on every
+    search that has taken too long.
 
     Yields:
-        Records of images, those of a group together, in the order in which they finish; none about
-        once a second, so that the caller can stop or show progress.
+        Records of a group as it finishes; none about once a second, so that the caller can stop.
 
     Raises:
         RunError: If a worker cannot make its searcher, or workers die again and again meanwhile.
@@ -147,7 +144,7 @@ def _settle(
 
 
 class _Place:
-    """A place for the worker of a number, and what the worker is doing."""
+    """The worker of a number, whoever it is at the moment, and its task."""
 
     def __init__(self, start_worker: StartWorker, number: int) -> None:
         self._start_worker, self._number = start_worker, number
@@ -188,17 +185,13 @@ class _Place:
 
 
 class _Watch:
-    """Finds searches that take longer than a limit, if there is one.
-
-    Nobody can know beforehand what a group takes on a device, so no limit is the default.
-    """
+    """Finds searches that take longer than a limit, if there is one."""
 
     def __init__(self, timeout: float | None, on_note: Callable[[str], object]) -> None:
         self._timeout, self._on_note = timeout, on_note
         self._last = time.monotonic()
-        self.reason = (
-            f"the search took longer than --group-timeout {timeout or 0:g} s; it was ended"
-        )
+        limit = f"--group-timeout {timeout or 0:g} s"
+        self.reason = f"the search took longer than {limit}; it was ended"
 
     def find_late(self, busy: Sequence[_Place]) -> list[_Place]:
         """Return the places whose search has taken too long; to be called about once a second."""
@@ -209,10 +202,10 @@ class _Watch:
         for place in busy:
             if place.worker.ready.done():
                 place.seconds += turn
-            if self._timeout is None or place.answer.done() or place.seconds <= self._timeout:
-                continue
-            late.append(place)
-            self._on_note(f"{_name(place.task)}: {self.reason}")
+            is_late = self._timeout is not None and place.seconds > self._timeout
+            if is_late and not place.answer.done():
+                late.append(place)
+                self._on_note(f"{_name(place.task)}: {self.reason}")
         return late
 
 

@@ -1,15 +1,15 @@
 """Caption a dataset into a folder, and go on where an earlier run was stopped.
 
-Workers caption, the dispatcher handles faults. This file puts them together: it looks for trouble
-before any work, writes each group to the journal as it comes, and makes the merged files at the
-end.
+Workers caption and the dispatcher handles faults. Here trouble is looked for before any work, each
+group is written to the journal as it comes, and the merged files are made at the end.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -19,12 +19,12 @@ from fuseprompt.evaluation.runs import workers
 from fuseprompt.evaluation.runs.dispatch import dispatch
 from fuseprompt.evaluation.runs.folder import (
     JOURNAL,
+    SETTINGS,
     Run,
     RunSettings,
     Scope,
     check_records,
     check_same,
-    has_settings,
     open_folder,
     read_run,
     read_settings,
@@ -39,7 +39,6 @@ from fuseprompt.evaluation.runs.plan import (
     make_groups,
     make_jobs,
     read_shard,
-    take_shard,
 )
 from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
 
@@ -47,10 +46,7 @@ from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
 @final
 @dataclass(frozen=True)
 class Status:
-    """Progress of a run: captions to make, those that are there, and images that failed for good.
-
-    `num_new` captions are of this run of the program, which began to work `seconds` ago.
-    """
+    """Progress of a run; `num_new` captions were made in the `seconds` of this program."""
 
     num_jobs: int
     num_done: int
@@ -60,7 +56,7 @@ class Status:
 
     @property
     def captions_per_hour(self) -> float:
-        """Captions in an hour at the pace so far; 0 before the first."""
+        """Captions in an hour at the pace so far."""
         return 3600.0 * self.num_new / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -95,7 +91,7 @@ def evaluate(
         RunError: If the folder cannot be used or holds another run, if too many images are missing
             or fail, if the disk is full, or if no worker can load the models.
     """
-    import torch  # Workers import this module, too, and those of tests need no torch.
+    import torch  # Workers of tests import this module, too, and need no torch.
 
     from fuseprompt.evaluation.runs.searcher import MakeCaptioner, settings_of
     from fuseprompt.models.hub import pick_device
@@ -105,14 +101,14 @@ def evaluate(
     device = pick_device(models.device).type if models.device == "auto" else models.device
     num_workers = options.workers or (torch.cuda.device_count() if device == "cuda" else 1)
     threads = options.threads
-    if threads is None and options.resume and has_settings(options.out):
+    if threads is None and options.resume and (options.out / SETTINGS).exists():
         threads = read_settings(options.out)[0].threads
     threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
     make = MakeCaptioner(model_ids(models.models), search, sentiments, device, threads)
 
     def open_workers() -> AbstractContextManager[workers.StartWorker]:
         if options.executor == "local":
-            return workers.local_workers(make)
+            return nullcontext(partial(workers.LocalWorker, make))
         gpu = device.startswith("cuda")
         return workers.ray_workers(make, num_workers=num_workers, threads=threads, gpu=gpu)
 
@@ -138,12 +134,13 @@ def caption_dataset(
     """Caption as `evaluate` does, by workers of any kind, opened if anything is left to do."""
     folder, shard = options.out, read_shard(options.shard)
     jobs = make_jobs(dataset.items, limit=options.limit)
-    groups = take_shard(make_groups(jobs, settings.group_size), shard)
+    # Every n-th group: whole groups, so shards change no caption.
+    groups = make_groups(jobs, settings.group_size)[shard.index - 1 :: shard.count]
     mine = [job for group in groups for job in group]
     scope = Scope(len(jobs), shard, len(mine), options.limit, str(options.root), options.sentiment)
     with open_folder(folder, resume=options.resume):
         # A folder without captions yet, as after a failed load of models, takes other settings.
-        if has_settings(folder) and read_journal(folder / JOURNAL):
+        if read_journal(folder / JOURNAL) and (folder / SETTINGS).exists():
             _check_folder(folder, settings, scope)
         _check_images(mine, options.max_failures, on_note)
         write_settings(folder, settings, scope)
@@ -163,8 +160,7 @@ def caption_dataset(
                     )
                     with closing(batches):  # Ends the workers, however this ends.
                         _keep(batches, journal, mine, options, on_status)
-        run = read_run(folder)
-        write_merged(run)
+        write_merged(run := read_run(folder))
         return run
 
 
@@ -176,9 +172,8 @@ def _keep(
     on_status: OnStatus,
 ) -> None:
     """Write records as they come until all are there, the time is over, or too many failed."""
-    done = {key for key, record in newest(journal.records).items() if record.ok}
-    done &= {job.key for job in jobs}
-    failed: dict[Key, Record] = {}
+    before, failed = newest(journal.records), dict[Key, Record]()
+    done = {job.key for job in jobs if job.key in before and before[job.key].ok}
     num_new, start = 0, time.monotonic()
     for records in batches:
         journal.append(records)
@@ -202,7 +197,6 @@ def _keep(
 
 
 def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:
-    """Refuse to go on with other settings, another shard, or fewer images than before."""
     there, held = read_settings(folder)
     check_same(there, settings, where=folder)
     if held.shard != asked.shard:

@@ -8,9 +8,9 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
@@ -20,25 +20,23 @@ from filelock import FileLock, Timeout
 from fuseprompt.cache import write_atomically
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import id_order
-from fuseprompt.evaluation.runs.journal import Found, Key, Record, newest, read_journal
-from fuseprompt.evaluation.runs.plan import Shard
+from fuseprompt.evaluation.runs.journal import Found, Journal, Key, Record, newest, read_journal
+from fuseprompt.evaluation.runs.plan import ALL, Shard
 
 #: Version of the folder's files.
 FORMAT_VERSION: Final = 1
 
 JOURNAL: Final = "journal.jsonl"
 CAPTIONS: Final = "captions.jsonl"
-_TIMING: Final = "timing.jsonl"
-_SETTINGS: Final = "settings.json"
-_LOCK: Final = "lock"
+TIMING: Final = "timing.jsonl"
+SETTINGS: Final = "settings.json"
+LOCK: Final = "lock"
 
 
 @final
 @dataclass(frozen=True)
 class RunSettings:
     """Everything that a caption of a run depends on, as plain JSON values.
-
-    Which images are captioned, where and by how many workers is not part of it.
 
     Attributes:
         fingerprint: Hash of the dataset's annotations.
@@ -70,9 +68,8 @@ class RunSettings:
 @final
 @dataclass(frozen=True)
 class Scope:
-    """Which captions a folder is meant to hold; no caption depends on it.
+    """Which captions a folder is meant to hold, of `num_jobs` of the whole run.
 
-    `num_jobs` are the captions of the whole run, `num_shard_jobs` those of the part in this folder.
     Limit, root and sentiment are those that the dataset was read with.
     """
 
@@ -87,10 +84,7 @@ class Scope:
 @final
 @dataclass(frozen=True)
 class Run:
-    """Content of a folder: the newest record of each key, in the order of the dataset.
-
-    `num_attempts` counts all records of the journal, replaced ones included.
-    """
+    """Content of a folder: the newest record of each key, and the number of all records."""
 
     folder: Path
     settings: RunSettings
@@ -146,14 +140,9 @@ def check_same(there: RunSettings, here: RunSettings, *, where: Path) -> None:
         )
 
 
-def has_settings(folder: Path) -> bool:
-    """Return whether a run was begun in a folder."""
-    return (folder / _SETTINGS).exists()
-
-
 def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
     """Read what a run depends on and which captions it is meant to hold."""
-    file = folder / _SETTINGS
+    file = folder / SETTINGS
     try:
         read = json.loads(file.read_text(encoding="utf-8"))
         version, settings, scope = read["format_version"], read["settings"], dict(read["scope"])
@@ -161,7 +150,7 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
         known, differing = Scope(**scope), set(settings) ^ set(RunSettings.__dataclass_fields__)
     except FileNotFoundError:
         raise RunError(
-            f"{folder}: no run, there is no {_SETTINGS} in it. Expected a folder that `fuseprompt "
+            f"{folder}: no run, there is no {SETTINGS} in it. Expected a folder that `fuseprompt "
             "evaluate` or `fuseprompt merge` has made."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -186,7 +175,7 @@ def write_settings(folder: Path, settings: RunSettings, scope: Scope) -> None:
         "settings": asdict(settings),
         "scope": asdict(scope),
     }
-    write_text(folder / _SETTINGS, json.dumps(content, indent=2) + "\n")
+    write_text(folder / SETTINGS, json.dumps(content, indent=2) + "\n")
 
 
 def write_merged(run: Run) -> None:
@@ -209,7 +198,7 @@ def write_merged(run: Run) -> None:
         row = {"id": record.id, "sentiment": record.sentiment, "ok": record.ok, "seconds": seconds}
         row |= {"attempt": record.attempt, "host": record.host, "time": record.time}
         timing.append(row)
-    for name, rows in ((CAPTIONS, captions), (_TIMING, timing)):
+    for name, rows in ((CAPTIONS, captions), (TIMING, timing)):
         write_text(run.folder / name, "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -227,25 +216,23 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Make the folder of a run, or with `resume` open that of an earlier one, and hold its lock.
-
-    The system frees the lock if the process dies. Yields nothing.
+    """Make the folder of a run, or with `resume` open an earlier run's; hold its lock meanwhile.
 
     Raises:
         RunError: If the folder holds a run without `resume`, or anything else than a run, or if
             another process is writing to it.
     """
-    file = folder / _LOCK
+    file = folder / LOCK
     lock = FileLock(file)
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-        has_run = bool({_SETTINGS, JOURNAL} & held)
+        has_run = bool({SETTINGS, JOURNAL} & held)
         if has_run and not resume:
             raise RunError(
                 f"{folder}: there is a run in it. Go on with it by --resume, or name another "
                 "folder."
             )
-        if held - {_LOCK} and not has_run:
+        if held - {LOCK} and not has_run:
             raise RunError(
                 f"{folder}: is not empty and holds no run. Name an empty folder or a new one."
             )
@@ -267,6 +254,81 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@final
+@dataclass(frozen=True)
+class Merged:
+    """A joined run; `num_differing` of the captions in two folders have another text in each."""
+
+    run: Run
+    num_doubled: int = 0
+    num_differing: int = 0
+
+
+def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
+    """Return runs joined in a new folder, or one run, its merged files written from its journal.
+
+    Runs may be unfinished. Of a caption in two folders the first counts.
+
+    Raises:
+        RunError: If one is no run, they differ in settings or in the images that were asked for,
+            the new folder cannot be used, or another process is writing to it.
+    """
+    runs = [read_run(folder) for folder in folders]
+    first = runs[0]
+    if out is None:
+        with open_folder(first.folder, resume=True):
+            write_merged(run := read_run(first.folder))
+        return Merged(run)
+    for run in runs[1:]:
+        check_same(first.settings, run.settings, where=first.folder)
+        if run.scope.num_jobs != first.scope.num_jobs:
+            raise RunError(
+                f"{first.folder} is part of a run of {first.scope.num_jobs:,} captions, "
+                f"{run.folder} of one of {run.scope.num_jobs:,}. Merge shards of one run."
+            )
+    records: dict[Key, Record] = {}
+    num_doubled = num_differing = 0
+    for run in runs:
+        for key, record in run.records.items():
+            kept = records.get(key)
+            if kept is None or (record.ok and not kept.ok):
+                records[key] = record
+            elif kept.found is not None and record.found is not None:
+                num_doubled += 1
+                num_differing += kept.found.text != record.found.text
+    scope = replace(first.scope, shard=ALL, num_shard_jobs=first.scope.num_jobs)
+    with open_folder(out, resume=False):
+        write_settings(out, first.settings, scope)
+        with Journal(out / JOURNAL) as journal:
+            journal.append(list(records.values()))
+        write_merged(merged := read_run(out))
+    return Merged(merged, num_doubled, num_differing)
+
+
+@final
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two runs that grouped the same images otherwise.
+
+    Captions differ where two candidates are nearly equal: a batch of another size rounds otherwise.
+    `largest_difference` is that of a term between equal texts, relative to max(1, the term).
+    """
+
+    num_captions: int
+    num_differing: int
+    largest_difference: float
+
+
+def compare(one: Run, other: Run) -> Agreement:
+    """Compare two runs, caption by caption."""
+    pairs = [(a, other.captions[key]) for key, a in one.captions.items() if key in other.captions]
+    same = [(a.terms, b.terms) for a, b in pairs if a.text == b.text]
+    differences = [
+        abs(value - b[name]) / max(1.0, abs(value)) for a, b in same for name, value in a.items()
+    ]
+    return Agreement(len(pairs), len(pairs) - len(same), max(differences, default=0.0))
 
 
 def _differences(there: Any, here: Any, name: str) -> Iterator[str]:

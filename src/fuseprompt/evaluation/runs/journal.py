@@ -25,9 +25,9 @@ Key = tuple[str, str]
 class Found:
     """Result of a search for one image.
 
-    `caption` is the text without its prefix; `terms` are without their weights; `seconds` are the
-    wall time of the group divided by its images; `curve` is the loss of the best finished text
-    after each step that had one, then the result's, the end of the text counted in all of them.
+    `caption` is `text` without its prefix; `terms` are without their weights; `seconds` are those
+    of the group divided by its images; `curve` is the loss of the best finished text after each
+    step that had one, then the result's, the end of the text counted in all of them.
     """
 
     caption: str
@@ -83,25 +83,18 @@ class Record:
     @classmethod
     def from_json(cls, read: Mapping[str, Any]) -> "Record":
         """Return the record in a flat JSON object; a `KeyError` or `TypeError` if there is none."""
-        found = None
-        if read["ok"]:
-            values = {name: read[name] for name in Found.__dataclass_fields__}
-            kinds = {"token_ids": tuple, "curve": tuple, "terms": dict}
-            found = Found(**{**values, **{name: of(values[name]) for name, of in kinds.items()}})
         values = {name: read[name] for name in cls.__dataclass_fields__.keys() - {"found", "error"}}
         values["group"] = tuple(values["group"])
-        return cls(**values, found=found, error="" if read["ok"] else str(read["error"]))
+        if not read["ok"]:
+            return cls(**values, error=str(read["error"]))
+        found = {name: read[name] for name in Found.__dataclass_fields__}
+        for name, kind in {"token_ids": tuple, "curve": tuple, "terms": dict}.items():
+            found[name] = kind(found[name])
+        return cls(**values, found=Found(**found))
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A journal that is open for writing; its opener holds the lock of the run.
-
-    Args:
-        path: The file; made if it is missing. A torn last line is cut off.
-
-    Raises:
-        RunError: If a line before the last is no record.
-    """
+    """A journal that is open for writing, its torn last line cut off; the run's lock is held."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -127,8 +120,7 @@ class Journal(AbstractContextManager["Journal"]):
         if not records:
             return
         lines = "".join(json.dumps(record.as_json()) + "\n" for record in records)
-        data = memoryview(lines.encode("ascii"))
-        written = 0
+        data, written = lines.encode("ascii"), 0
         try:
             while written < len(data):
                 written += os.write(self._file, data[written:])

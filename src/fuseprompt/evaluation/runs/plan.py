@@ -1,8 +1,7 @@
 """Options of a run, its jobs, and the groups of jobs that are searched together.
 
-The images of a dataset, in its order, are cut into groups of G consecutive ones, before anything is
-known of shards, workers or what is done already: so none of these changes a caption. Nothing heavy
-is imported here.
+The images of a dataset are cut into groups of consecutive ones before anything is known of shards,
+workers or what is done already: so none of these changes a caption. Nothing heavy is imported here.
 """
 
 import os
@@ -111,24 +110,12 @@ def make_jobs(items: Iterable["Item"], *, limit: int | None = None) -> list[Job]
 
 def make_groups(jobs: Iterable[Job], group_size: int) -> list[Group]:
     """Cut jobs, ordered by sentiment, into groups of consecutive ones of the same sentiment."""
-    groups: list[Group] = []
-    for _, same in groupby(jobs, key=lambda job: job.sentiment):
-        some = tuple(same)
-        groups += [some[start : start + group_size] for start in range(0, len(some), group_size)]
-    return groups
-
-
-def take_shard(groups: Sequence[Group], shard: Shard) -> list[Group]:
-    """Return every n-th group: whole groups, so shards change no caption."""
-    return list(groups[shard.index - 1 :: shard.count])
+    runs = [tuple(same) for _, same in groupby(jobs, key=lambda job: job.sentiment)]
+    return [run[i : i + group_size] for run in runs for i in range(0, len(run), group_size)]
 
 
 def read_shard(text: str) -> Shard:
-    """Return the shard of a text such as "2/8"; "auto" is SLURM's task or torchrun's rank.
-
-    Raises:
-        RunError: If it is neither, or the scheduler's variables are missing or have gaps.
-    """
+    """Return the shard of a text such as "2/8"; "auto" is SLURM's task or torchrun's rank."""
     if text == "auto":
         return _find_shard()
     found = re.fullmatch(r"(\d+)/(\d+)", text)
@@ -162,11 +149,7 @@ def _find_shard() -> Shard:
 
 
 def is_done(jobs: Sequence[Job], records: Mapping[Key, Record]) -> bool:
-    """Return whether jobs have captions, by their newest records, that were searched together.
-
-    A group that was cut off is not done and is redone whole: what is searched together decides near
-    ties.
-    """
+    """Return whether jobs have captions that were searched together, which decides near ties."""
     together = tuple(job.id for job in jobs)
     found = [records.get(job.key) for job in jobs]
     return all(r is not None and r.ok and r.group == together for r in found)

@@ -30,10 +30,7 @@ _OF_THE_RUN: Final = frozenset({"class", "seed", "group_size"})
 @final
 @dataclass(frozen=True)
 class MakeCaptioner:
-    """Makes the searcher of a worker, in the worker, for sentiments of which "" is none.
-
-    With the device "cuda" the workers take turns at the GPUs of the machine.
-    """
+    """Makes the searcher of a worker, in the worker, for sentiments of which "" is none."""
 
     ids: ModelIds
     settings: SearchSettings
@@ -42,7 +39,7 @@ class MakeCaptioner:
     threads: int
 
     def __call__(self, number: int) -> "Captioner":
-        """Return the searcher of the worker of a number, its models loaded and its tables made."""
+        """Return the searcher of the worker of a number, which is its turn at a GPU."""
         silence_libraries()  # Several workers share a terminal.
         torch.set_num_threads(self.threads)
         device = self.device

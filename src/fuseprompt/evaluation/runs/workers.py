@@ -1,7 +1,7 @@
 """Workers: processes here or actors of a Ray cluster, which search one group after another.
 
-A worker loads the models once and answers by futures, wherever it runs. The dispatcher handles
-faults of a group, and nothing here writes to a file, so a run on any kind of worker resumes alike.
+A worker loads the models once and answers by futures, wherever it runs. Nothing here writes to a
+file, so a run on any kind of worker resumes alike.
 """
 
 import multiprocessing
@@ -27,15 +27,13 @@ STOP_SECONDS: Final = 5.0
 
 @runtime_checkable
 class Searcher(Protocol):
-    """The work of a worker; made once per worker."""
+    """The work of a worker."""
 
     def find_faults(self, jobs: Sequence[Job]) -> Mapping[Key, str]:
         """Return why images cannot be read, by key; cheap compared with a search."""
-        ...
 
     def search(self, jobs: Sequence[Job]) -> Sequence[Found]:
         """Return a caption for each job, in order."""
-        ...
 
 
 #: Makes a searcher in the worker of a number, from 0; it travels there, so it must be picklable.
@@ -45,11 +43,7 @@ MakeSearcher = Callable[[int], Searcher]
 @final
 @dataclass(frozen=True)
 class Answer:
-    """Result of a group, and the machine that it comes from.
-
-    It has a caption for each job, or by key why images cannot be read (nothing was searched then),
-    or an error: an exception, or the death of the worker.
-    """
+    """Captions of a group; or why images cannot be read, by key; or why its search failed."""
 
     host: str
     found: tuple[Found, ...] = ()
@@ -59,27 +53,20 @@ class Answer:
 
 @runtime_checkable
 class Worker(Protocol):
-    """A process that makes a searcher and then searches, in order, what it is asked to.
-
-    A future of a worker that dies has an exception.
-    """
+    """A process that makes a searcher; if it dies, its futures have an exception."""
 
     @property
     def ready(self) -> "Future[str]":
         """The end of loading: "", or why no searcher can be made."""
-        ...
 
     def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
         """Begin the search of a group."""
-        ...
 
     def stop(self) -> None:
         """Ask the worker to leave, whatever it is doing."""
-        ...
 
     def kill(self, *, after: float = 0.0) -> None:
         """End the worker, if need be by force after so many seconds."""
-        ...
 
 
 #: Starts the worker of a number, from 0.
@@ -114,21 +101,12 @@ def describe_exit(code: int | None) -> str:
 # --- processes ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def local_workers(make_searcher: MakeSearcher) -> Iterator[StartWorker]:
-    """Yield what starts a worker on this machine, with a searcher that is made there.
-
-    A script that uses them needs the usual `if __name__ == "__main__":`, since workers import it.
-    """
-    yield lambda number: LocalWorker(make_searcher, number)
-
-
 @final
 class LocalWorker:
     """A process on this machine; it ends when this process does, however that ends.
 
-    It is started anew, not forked: a fork of a process with a GPU or with threads of a linear
-    algebra library does not work.
+    It is started anew, since no process with a GPU or with threads of a library can be forked. A
+    script that uses it needs the usual `if __name__ == "__main__":`.
     """
 
     def __init__(self, make_searcher: MakeSearcher, number: int) -> None:
@@ -172,7 +150,7 @@ class LocalWorker:
 
 
 def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> None:
-    """Make a searcher and search until the connection ends; the main function of a process."""
+    """Make a searcher and search until the connection ends."""
     # Ctrl-C reaches every process of the terminal; the main one decides and stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
@@ -189,16 +167,15 @@ def _serve(connection: Connection, make_searcher: MakeSearcher, number: int) -> 
 
 
 def _leave(number: int, _frame: object) -> None:
-    """End this process; what it holds of the system is given back."""
+    """End this process in good order."""
     signal.signal(number, signal.SIG_IGN)  # Asked again, it is leaving already.
     raise SystemExit(0)
 
 
 def _end_with_parent() -> None:
     """End this process as soon as its parent is gone, even by kill -9."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # A worker always has one.
-    wait([parent.sentinel])
+    if parent := multiprocessing.parent_process():
+        wait([parent.sentinel])
     os._exit(1)
 
 
@@ -219,10 +196,8 @@ def ray_workers(
 ) -> Iterator[StartWorker]:
     """Yield what starts an actor on the cluster of RAY_ADDRESS, or on one of its own here.
 
-    Ray Core alone is used, not Ray Data, which keeps nothing of a job that fails and hangs on small
-    machines. Retries and results are ours, so a run on Ray resumes like any other.
-
-    `gpu` is whether each worker needs a GPU.
+    Ray Core alone is used: Ray Data keeps nothing of a job that fails and hangs on small machines.
+    With `gpu` each worker has a GPU.
 
     Raises:
         RunError: If Ray is not installed, or its cluster cannot be used.
@@ -240,21 +215,20 @@ def ray_workers(
                     f"The Ray cluster has {there.get(kind, 0.0):g} {kind}s; {num_workers} workers "
                     f"need {count}. Use fewer --workers or --threads."
                 )
-        # Ray restarts no actor and repeats nothing: what a dead one was doing is ours to repeat,
-        # and Ray's restarts would not show when one has loaded its models.
+        # The dispatcher repeats what a dead actor was doing; Ray's restarts would hide its death.
         actor = ray.remote(_Actor).options(
             num_cpus=threads, num_gpus=int(gpu), max_restarts=0, max_task_retries=0
         )
-        yield lambda _: _RayWorker(ray, actor.remote(make_searcher))
+        yield lambda _: _RayWorker(ray, actor.remote(), make_searcher)
     finally:
         ray.shutdown()
 
 
 @final
 class _RayWorker:
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, ray: Any, actor: Any, make_searcher: MakeSearcher) -> None:
         self._ray, self._actor = ray, actor
-        self.ready: Future[str] = actor.load.remote().future()
+        self.ready: Future[str] = actor.load.remote(make_searcher).future()
 
     def search(self, jobs: Sequence[Job]) -> "Future[Answer]":
         answer: Future[Answer] = self._actor.search.remote(jobs).future()
@@ -269,15 +243,13 @@ class _RayWorker:
 
 
 class _Actor:
-    """The worker on the cluster; it does in order what it is asked to, so it loads first."""
+    """The worker on the cluster; it loads first, since it keeps the order of its calls."""
 
-    def __init__(self, make_searcher: MakeSearcher) -> None:
-        self._make_searcher = make_searcher
-        self._searcher: Any = None
+    _searcher: Searcher
 
-    def load(self) -> str:
+    def load(self, make_searcher: MakeSearcher) -> str:
         try:
-            self._searcher = self._make_searcher(0)  # Ray shows an actor only its own GPUs.
+            self._searcher = make_searcher(0)  # Ray shows an actor only its own GPUs.
         except Exception as error:
             return describe_error(error)
         return ""
