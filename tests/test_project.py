@@ -139,6 +139,46 @@ def test_banned_code_accepts_what_is_allowed() -> None:
     assert banned_code("model.eval()\nre.compile('x')\nsafetensors.torch.load_file(path)") == []
 
 
+# --- one word per idea ----------------------------------------------------------------------------
+
+#: Words that the package no longer uses, each with what stands for it today.
+OLD_WORDS = {
+    r"\btones?\b": "sentiment",
+    r"\btransfers?\b": "proposal",
+    r"\bslots?\b(?!=True)": "position",
+    r"\banchored\b": "additive",
+    r"\bcontext-free\b": "word table",
+    r"\bnew words?\b": "word-initial token",
+    r"\bopen texts?\b": "active hypothesis",
+    r"(?<!\.)(?<!\")\bstems?\b": "prefix",
+    r"\bframed\b|\.frame\(": "with special tokens",
+    r"\bdear\b|\btold\b": "expensive, said",
+    r"contracts, section": "a page of this repository",
+}
+
+
+def old_words(source: str) -> list[str]:
+    """Return what a file says in words of the past, as `line: word`."""
+    lines = enumerate(source.splitlines(), start=1)
+    return [
+        f"{n}: {found.group()} (today: {today})"
+        for n, line in lines
+        for word, today in OLD_WORDS.items()
+        if (found := re.search(word, line, flags=re.IGNORECASE))
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_one_word_stands_for_an_idea(path: Path) -> None:
+    assert old_words(path.read_text()) == []
+
+
+def test_old_words_are_found() -> None:
+    said = "A tone; the transfer of a slot.\nstem = 1\nids = tokenizer.frame(row)\n"
+    assert [entry.split(":")[0] for entry in old_words(said)] == ["1", "1", "1", "2", "3"]
+    assert old_words("path.stem, transfer_gradient, dataclass(slots=True), a sentiment") == []
+
+
 # --- layout ---------------------------------------------------------------------------------------
 
 

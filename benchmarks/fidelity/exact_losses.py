@@ -109,7 +109,7 @@ def eligible(
         context: The place.
 
     Returns:
-        Tokens in ascending order, rows, and framed ids of distinct rows.
+        Tokens in ascending order, rows, and ids with special tokens of distinct rows.
     """
     specials = (*primary.special_texts, *secondary.special_texts)
     asked = [
@@ -126,7 +126,7 @@ def eligible(
     row_of: dict[tuple[int, ...], int] = {}
     encoded = secondary.encode_batch([text for _, text in kept])
     rows = [row_of.setdefault(tuple(ids), len(row_of)) for ids in encoded]
-    ids = PaddedIds.from_lists([secondary.frame(row) for row in row_of])
+    ids = PaddedIds.from_lists([secondary.add_special_tokens(row) for row in row_of])
     return torch.tensor([i for i, _ in kept]), torch.tensor(rows), ids
 
 

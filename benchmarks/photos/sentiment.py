@@ -112,7 +112,9 @@ def classify(models: CaptionModels, texts: Sequence[str]) -> list[str]:
     """Return the classifier's most probable label of each text."""
     assert models.sentiment is not None
     tokenizer = models.sentiment.tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(text)) for text in texts])
+    ids = PaddedIds.from_lists(
+        [tokenizer.add_special_tokens(tokenizer.encode(text)) for text in texts]
+    )
     with torch.no_grad():
         best = models.sentiment.outputs(ids).argmax(dim=-1).tolist()
     return [models.sentiment.labels[i].lower() for i in best]

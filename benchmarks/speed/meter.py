@@ -156,8 +156,8 @@ def _least_of_primary(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[
 
 
 def _least_of_secondary(tokenizer: Tokenizer, step: Asked, *, is_causal: bool) -> Work:
-    beams = [tokenizer.frame(ids) for ids in tokenizer.encode_batch(step.beams)]
-    texts = [tuple(tokenizer.frame(ids)) for ids in tokenizer.encode_batch(step.texts)]
+    beams = [tokenizer.add_special_tokens(ids) for ids in tokenizer.encode_batch(step.beams)]
+    texts = [tuple(tokenizer.add_special_tokens(ids)) for ids in tokenizer.encode_batch(step.texts)]
     beam_of = dict(zip(texts, step.rows, strict=True))
     known = [_shared(beams[row], ids) if is_causal else 0 for ids, row in beam_of.items()]
     return Work(len(beam_of), sum(map(len, beam_of)) - sum(known))

@@ -186,9 +186,9 @@ def exact_losses(
 
 
 def _read(term: BoundTerm, texts: list[str]) -> PaddedIds:
-    """Return the framed ids of whole texts, CLIP's filled up to its full length."""
+    """Return the ids with special tokens of whole texts, CLIP's filled up to its full length."""
     tokenizer = term.model.tokenizer
-    rows = [tokenizer.frame(ids) for ids in tokenizer.encode_batch(texts)]
+    rows = [tokenizer.add_special_tokens(ids) for ids in tokenizer.encode_batch(texts)]
     if isinstance(term.model, ClipModel) and tokenizer.padding is not None:
         fill = [tokenizer.padding.token_id]
         rows = [row + fill * (term.max_length - len(row)) for row in rows]

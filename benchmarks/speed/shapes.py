@@ -89,7 +89,9 @@ class RandomTable:
     ) -> "RandomTableState":
         """Draw a table for two models."""
         words, row_of = distinct_words(table)
-        ids = PaddedIds.from_lists([secondary.tokenizer.frame(secondary.tokenizer.encode("it"))])
+        ids = PaddedIds.from_lists(
+            [secondary.tokenizer.add_special_tokens(secondary.tokenizer.encode("it"))]
+        )
         with torch.no_grad():
             width = secondary.outputs(ids).shape[1]
         generator = torch.Generator().manual_seed(self.seed)

@@ -19,7 +19,7 @@ from fuseprompt.cli.main import main
 from fuseprompt.cli.options import parse
 from fuseprompt.search.minimize import Progress, describe
 from fuseprompt.tasks.caption import caption
-from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.models import proposal_named
 from fuseprompt.tasks.settings import (
     SENTIMENT_TEMPERATURE,
     CaptionSettings,

@@ -85,8 +85,10 @@ def pictures() -> list[Image.Image]:
 
 
 def ids_of(model: TextModel, texts: Sequence[str]) -> PaddedIds:
-    """Return framed ids."""
-    return PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode(t)) for t in texts])
+    """Return ids with special tokens."""
+    return PaddedIds.from_lists(
+        [model.tokenizer.add_special_tokens(model.tokenizer.encode(t)) for t in texts]
+    )
 
 
 def singly(model: TextModel, texts: Sequence[str]) -> Tensor:
@@ -295,9 +297,9 @@ def gradient_error(built: Built) -> float:
 def _distinct_ids(model: TextModel) -> PaddedIds:
     body: list[int] = []
     for token in model.tokenizer.encode(TEXTS[2]):
-        if token not in model.tokenizer.frame(body):
+        if token not in model.tokenizer.add_special_tokens(body):
             body.append(token)
-    return PaddedIds.from_lists([model.tokenizer.frame(body)])
+    return PaddedIds.from_lists([model.tokenizer.add_special_tokens(body)])
 
 
 def _library_output(built: Built, ids: Tensor) -> Tensor:

@@ -74,7 +74,9 @@ def test_the_hook_gives_the_gradient_of_inputs_embeds(module: Any, call: Any) ->
 def test_outputs_at_their_own_embeddings_are_the_outputs_of_the_ids(model: Any) -> None:
     built: TextModel = model()
     tokenizer = built.tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in LINES[:4]])
+    ids = PaddedIds.from_lists(
+        [tokenizer.add_special_tokens(tokenizer.encode(t)) for t in LINES[:4]]
+    )
     embeds = built.vocabulary[ids.ids].requires_grad_(True)
     torch.testing.assert_close(
         built.outputs(ids, embeds=embeds), built.outputs(ids), rtol=1e-5, atol=1e-5
@@ -85,7 +87,9 @@ def test_outputs_at_their_own_embeddings_are_the_outputs_of_the_ids(model: Any) 
 def test_gradients_are_finite_differences(model: Any) -> None:
     built: TextModel = model()
     tokenizer = built.tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in LINES[:2]])
+    ids = PaddedIds.from_lists(
+        [tokenizer.add_special_tokens(tokenizer.encode(t)) for t in LINES[:2]]
+    )
     embeds = built.vocabulary[ids.ids].requires_grad_(True)
     weights = torch.linspace(-1, 1, built.outputs(ids).shape[1])
     (grad,) = torch.autograd.grad((built.outputs(ids, embeds=embeds) @ weights).sum(), embeds)

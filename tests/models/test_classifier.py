@@ -29,7 +29,9 @@ TEXTS = [*LINES[:6], "a", "the museum"]
 
 
 def ids_of(model: Classifier, texts: list[str]) -> PaddedIds:
-    return PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode(t)) for t in texts])
+    return PaddedIds.from_lists(
+        [model.tokenizer.add_special_tokens(model.tokenizer.encode(t)) for t in texts]
+    )
 
 
 def test_logits_are_those_of_a_plain_padded_forward_pass() -> None:

@@ -40,7 +40,9 @@ def pictures(count: int = 3) -> list[Image.Image]:
 
 
 def ids_of(model: ImageTextModel, texts: list[str]) -> PaddedIds:
-    return PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode(t)) for t in texts])
+    return PaddedIds.from_lists(
+        [model.tokenizer.add_special_tokens(model.tokenizer.encode(t)) for t in texts]
+    )
 
 
 def test_text_features_are_those_of_the_model() -> None:

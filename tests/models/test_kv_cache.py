@@ -218,7 +218,7 @@ def prefix_ids(prefixes: tuple[str, ...] = PREFIXES) -> PaddedIds:
 
 def framed(texts: list[str]) -> PaddedIds:
     tokenizer = clip().tokenizer
-    return PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in texts])
+    return PaddedIds.from_lists([tokenizer.add_special_tokens(tokenizer.encode(t)) for t in texts])
 
 
 def candidates(prefixes: tuple[str, ...] = PREFIXES) -> tuple[PaddedIds, Tensor]:

@@ -88,7 +88,7 @@ def test_the_padding_side_of_the_folder_does_not_matter(built: Built, tmp_path: 
 def test_ids_are_those_of_the_family_s_tokenizer(built: Built) -> None:
     ours = built.ours.tokenizer
     for text in TEXTS:
-        assert ours.frame(ours.encode(text)) == built.tokenizer(text)["input_ids"]
+        assert ours.add_special_tokens(ours.encode(text)) == built.tokenizer(text)["input_ids"]
 
 
 def test_the_longest_text_fits_and_no_longer_one_is_promised(built: Built) -> None:
@@ -102,7 +102,7 @@ def test_the_longest_text_fits_and_no_longer_one_is_promised(built: Built) -> No
     if built.family.kind == "lm":
         assert torch.isfinite(torch.cat(model.nll([body], [1]))).all()
     else:
-        longest = PaddedIds.from_lists([model.tokenizer.frame(body)])
+        longest = PaddedIds.from_lists([model.tokenizer.add_special_tokens(body)])
         assert torch.isfinite(model.outputs(longest)).all()
 
 

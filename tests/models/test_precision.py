@@ -39,7 +39,9 @@ def with_tf32() -> Iterator[None]:
 
 
 def ids_of(model: Any) -> PaddedIds:
-    return PaddedIds.from_lists([model.tokenizer.frame(model.tokenizer.encode("a red house"))] * 2)
+    return PaddedIds.from_lists(
+        [model.tokenizer.add_special_tokens(model.tokenizer.encode("a red house"))] * 2
+    )
 
 
 def lm() -> CausalLM:

@@ -20,7 +20,7 @@ def tower_of(compute: Any) -> TextTower:
 
 
 def row() -> list[int]:
-    return clip().tokenizer.frame(clip().tokenizer.encode("An image of a red house."))
+    return clip().tokenizer.add_special_tokens(clip().tokenizer.encode("An image of a red house."))
 
 
 def test_clip_goes_on_from_a_prefix() -> None:

@@ -31,7 +31,7 @@ def bound(lm: object) -> BoundObjective:
 
 def by_hand(lm: object, module: object, text: str, following: str) -> torch.Tensor:
     tokenizer = lm.tokenizer  # type: ignore[attr-defined]
-    before = tokenizer.frame(tokenizer.encode(text))
+    before = tokenizer.add_special_tokens(tokenizer.encode(text))
     after = tokenizer.encode("a" + following)[len(tokenizer.encode("a")) :]
     ids = torch.tensor([[*before, *after]])
     labels = ids.clone()
@@ -78,7 +78,7 @@ def test_candidates_score_what_their_texts_score() -> None:
 def test_its_own_embeddings_give_its_own_loss_and_finite_differences_its_gradient() -> None:
     term = bound(llama()).terms[0]
     tokenizer = llama().tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in TEXTS])
+    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(tokenizer.encode(t)) for t in TEXTS])
     problems = torch.tensor([0, 1, 2])
     embeds = llama().vocabulary[ids.ids].clone().requires_grad_(True)
     loss = term.loss(ids, problems, embeds=embeds)

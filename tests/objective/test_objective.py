@@ -195,7 +195,7 @@ def test_texts_that_leave_no_room_for_an_end_have_infinite_loss() -> None:
     long = "a " * (MAX_LENGTH - END_ROOM - 4) + "a"
     token = torch.tensor([gpt2().tokenizer.encode(" the")[0]])
     none = torch.tensor([0])
-    length = len(clip().tokenizer.frame(clip().tokenizer.encode(long + " the")))
+    length = len(clip().tokenizer.add_special_tokens(clip().tokenizer.encode(long + " the")))
     assert length == MAX_LENGTH - END_ROOM
     assert torch.isfinite(term.score([long], none, token, none)[0]).all()
     assert torch.isinf(term.score([long + " a"], none, token, none)[0]).all()

@@ -14,7 +14,7 @@ from tests.tiny import classifier, clip, gpt2, sentence_encoder
 
 def framed(model: object, text: str) -> PaddedIds:
     tokenizer = model.tokenizer  # type: ignore[attr-defined]
-    return PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(text))])
+    return PaddedIds.from_lists([tokenizer.add_special_tokens(tokenizer.encode(text))])
 
 
 def test_a_text_is_no_distance_from_itself() -> None:

@@ -109,12 +109,12 @@ def initial_tokens(table: RetokenizationTable) -> Tensor:
 def exact(loss: DotLoss, texts: list[str], problems: list[int]) -> Tensor:
     """Return the loss of whole texts."""
     tokenizer = loss.tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(t)) for t in texts])
+    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(tokenizer.encode(t)) for t in texts])
     with torch.no_grad():
         return loss.loss(ids, torch.tensor(problems))
 
 
 def text_output(loss: DotLoss, text: str) -> Tensor:
     """Return the model's output for a whole text, shape (o,)."""
-    ids = loss.tokenizer.frame(loss.tokenizer.encode(text))
+    ids = loss.tokenizer.add_special_tokens(loss.tokenizer.encode(text))
     return loss.model.outputs(PaddedIds.from_lists([ids]))[0]

@@ -54,7 +54,7 @@ def test_the_stand_in_of_a_new_word_follows_the_text(tokenizer: Tokenizer) -> No
     ids = tokenize_word_initial(tokenizer, positions)
     for left, row, at in zip(LEFTS, ids.token_ids.to_lists(), ids.places.tolist(), strict=True):
         blank = "" if not left or left[-1].isspace() else " "
-        assert row == tokenizer.frame(tokenizer.encode(f"{left}{blank}it"))
+        assert row == tokenizer.add_special_tokens(tokenizer.encode(f"{left}{blank}it"))
         stem = len(tokenizer.prefix_ids) + len(tokenizer.encode(left.rstrip()))
         assert row[:at][:stem] == row[:stem]
         assert at >= stem
@@ -66,14 +66,14 @@ def test_the_stand_in_of_a_last_word_takes_its_place(tokenizer: Tokenizer) -> No
     ids = tokenize_last_word(tokenizer, positions_of(LEFTS))
     for left, row in zip(LEFTS, ids.token_ids.to_lists(), strict=True):
         stem = left[: len(left) - len(last_word(left).lstrip())]
-        assert row == tokenizer.frame(tokenizer.encode(f"{stem}it"))
+        assert row == tokenizer.add_special_tokens(tokenizer.encode(f"{stem}it"))
 
 
 @families
 def test_text_after_the_position_stays(tokenizer: Tokenizer) -> None:
     ids = tokenize_word_initial(tokenizer, positions_of(("a photo of",), (" on the beach.",)))
     (row,) = ids.token_ids.to_lists()
-    assert row == tokenizer.frame(tokenizer.encode("a photo of it on the beach."))
+    assert row == tokenizer.add_special_tokens(tokenizer.encode("a photo of it on the beach."))
     alone = tokenize_word_initial(tokenizer, positions_of(("a photo of",)))
     assert ids.places.tolist() == alone.places.tolist()
 

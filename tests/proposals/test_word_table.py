@@ -263,7 +263,7 @@ def test_the_default_folder_is_in_the_cache(
 def test_a_causal_tower_reads_the_beginning_of_the_frame_once(monkeypatch) -> None:
     model, words = clip(), [" dog", " the", " extraordinary"]
     rows = [model.tokenizer.encode(TEMPLATE.format(word=w)) for w in words]
-    ids = PaddedIds.from_lists([model.tokenizer.frame(r) for r in rows])
+    ids = PaddedIds.from_lists([model.tokenizer.add_special_tokens(r) for r in rows])
 
     def refuse(ids: PaddedIds) -> torch.Tensor:
         raise AssertionError

@@ -214,4 +214,4 @@ def test_words_that_are_not_ascii_have_pieces_and_exact_ids() -> None:
     assert int(table.pieces.lengths[word]) > 0
     ids, _ = table.extend(["un"], torch.tensor([0]), torch.tensor([word]))
     secondary = sentence_encoder().tokenizer
-    assert ids.to_lists() == [secondary.frame(secondary.encode("un caf\u00e9"))]
+    assert ids.to_lists() == [secondary.add_special_tokens(secondary.encode("un caf\u00e9"))]

@@ -292,7 +292,7 @@ def test_one_text_for_several_pictures_has_the_mean_of_their_losses(tmp_path: Pa
     assert one.together == tuple(files)
     term = ImageText(tiny_models().image_text)
     tokenizer = term.model.tokenizer
-    ids = PaddedIds.from_lists([tokenizer.frame(tokenizer.encode(one.text))])
+    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(tokenizer.encode(one.text))])
     outputs = term.model.outputs(ids)
     alone = [float(term.compare(outputs, term.encode_target(f)[None])) for f in files]
     assert abs(one.result.terms["image"] - sum(alone) / 3) < 1e-5

@@ -10,7 +10,7 @@ from fuseprompt.fuse import fit
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.search.minimize import describe, minimize
 from fuseprompt.tasks.caption import method_of
-from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.models import proposal_named
 from fuseprompt.tasks.settings import CaptionSettings, ProposalName
 from tests.fuse.tiny import made_up_words
 from tests.methods.fixtures import objective, problems

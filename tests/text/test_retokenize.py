@@ -71,9 +71,9 @@ def tokens_to_append(table: RetokenizationTable) -> torch.Tensor:
 
 
 def expected(table: RetokenizationTable, text: str, token: int) -> list[int]:
-    """Return the framed ids of a whole text."""
+    """Return the ids with special tokens of a whole text."""
     secondary = table.secondary
-    return secondary.frame(secondary.encode(text + table.primary.token_texts[token]))
+    return secondary.add_special_tokens(secondary.encode(text + table.primary.token_texts[token]))
 
 
 def check_every_token(table: RetokenizationTable, texts: list[str]) -> float:

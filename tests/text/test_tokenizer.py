@@ -56,8 +56,8 @@ def test_frame_is_what_the_family_adds_itself(hf: Any) -> None:
     loaded = hf()
     tokenizer = Tokenizer.from_hf(loaded)
     for text in (LINES[0], "a", ""):
-        assert tokenizer.frame(tokenizer.encode(text)) == loaded(text)["input_ids"]
-    assert tokenizer.num_special == len(tokenizer.frame([]))
+        assert tokenizer.add_special_tokens(tokenizer.encode(text)) == loaded(text)["input_ids"]
+    assert tokenizer.num_special == len(tokenizer.add_special_tokens([]))
 
 
 def test_offsets_are_spans_of_the_text() -> None:
@@ -127,7 +127,10 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_read(tmp_path: Path) -> None:
     bert_tokenizer().save_pretrained(tmp_path)
     tokenizer = Tokenizer.from_pretrained(tmp_path)
-    assert tokenizer.frame(tokenizer.encode(LINES[0])) == bert_tokenizer()(LINES[0])["input_ids"]
+    assert (
+        tokenizer.add_special_tokens(tokenizer.encode(LINES[0]))
+        == bert_tokenizer()(LINES[0])["input_ids"]
+    )
 
 
 def test_a_tokenizer_that_rewrites_the_text_between_its_specials_is_refused() -> None:

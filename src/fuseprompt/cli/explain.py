@@ -53,8 +53,7 @@ def run(options: Options) -> int:
     from fuseprompt.evaluation.explain_page import render
     from fuseprompt.models.hub import silence_libraries
     from fuseprompt.models.images import open_image
-    from fuseprompt.tasks.models import load_models
-    from fuseprompt.tasks.proposals import proposal_named
+    from fuseprompt.tasks.models import load_models, proposal_named
 
     photo = open_image(options.image)
     out, output = options.out, options.output

@@ -267,7 +267,7 @@ def _check_room(bound: BoundObjective) -> None:
                     f"The prefix of problem {problem.id!r} has the control token {control[0]!r} of "
                     f"{model.name}. Choose another prefix."
                 )
-            length = len(model.tokenizer.frame(model.tokenizer.encode(problem.prefix)))
+            length = len(model.tokenizer.add_special_tokens(model.tokenizer.encode(problem.prefix)))
             if length + END_ROOM >= limit:
                 raise SearchError(
                     f"The prefix of problem {problem.id!r} has {length} tokens for {model.name}, "

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute in fp32 without TF32, which a GPU uses for convolutions unless told otherwise.
+    """Compute in fp32 without TF32, which a GPU uses for convolutions by default.
 
     TF32 keeps three digits. The settings are the process's own, so they are put back.
     """

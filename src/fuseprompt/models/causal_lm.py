@@ -130,7 +130,7 @@ class CausalLM(PretrainedModel):
         """Return how unlikely a continuation is after each text, in nats per token of it.
 
         Args:
-            token_ids: Framed ids of the texts.
+            token_ids: ids with special tokens of the texts.
             continuation: Ids that follow each text, at least one.
             embeds: Stand in for the texts' embeddings, shape (b, s, d); differentiable.
 

@@ -71,7 +71,9 @@ class SentenceEncoder(PretrainedModel):
 
     def encode(self, texts: list[str]) -> Float[Tensor, "b o"]:
         """Return the normalised vectors of texts, shape (b, o)."""
-        rows = [self.tokenizer.frame(ids) for ids in self.tokenizer.encode_batch(texts)]
+        rows = [
+            self.tokenizer.add_special_tokens(ids) for ids in self.tokenizer.encode_batch(texts)
+        ]
         return self.outputs(PaddedIds.from_lists(rows))
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:

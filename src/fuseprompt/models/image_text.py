@@ -203,7 +203,7 @@ class ClipModel(PretrainedModel):
         padding = self.tokenizer.padding
         if padding is None:
             return False
-        row = self.tokenizer.frame(self.tokenizer.encode("a cat"))
+        row = self.tokenizer.add_special_tokens(self.tokenizer.encode("a cat"))
         ids = torch.tensor([[*row, padding.token_id]], device=self.device)
         mask = torch.ones_like(ids)
         mask[:, -1] = 0

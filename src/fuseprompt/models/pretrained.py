@@ -172,7 +172,7 @@ class PretrainedModel(ABC):
 
     def _sample(self) -> Int[Tensor, "1 s"]:
         """Return the ids of a text of several tokens, special tokens included."""
-        return torch.tensor([self.tokenizer.frame(self.tokenizer.encode(SAMPLE))])
+        return torch.tensor([self.tokenizer.add_special_tokens(self.tokenizer.encode(SAMPLE))])
 
 
 def count_positions(module: Any) -> int | None:

@@ -134,7 +134,7 @@ class BoundTerm:
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return the loss of each row of framed ids; differentiable in `embeds`."""
+        """Return the loss of each row of ids with special tokens; differentiable in `embeds`."""
         if isinstance(self.term, JointTerm):
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
@@ -147,7 +147,7 @@ class BoundTerm:
     def _outputs(
         self, token_ids: PaddedIds, texts: Sequence[str], rows: Int[Tensor, " b"]
     ) -> Float[Tensor, "b o"]:
-        """Return the model's outputs for framed ids that extend the texts `rows` points to."""
+        """Return the model's outputs for whole ids that extend the texts `rows` points to."""
         if self.prefixes is None:
             return self.model.outputs(token_ids)
         tokenizer = self.model.tokenizer

@@ -185,7 +185,7 @@ class BoundObjective:
         for term in self.terms:
             tokenizer = term.model.tokenizer
             ids = PaddedIds.from_lists(
-                [tokenizer.frame(row) for row in tokenizer.encode_batch(list(texts))]
+                [tokenizer.add_special_tokens(row) for row in tokenizer.encode_batch(list(texts))]
             )
             check_length(int(ids.ids.shape[1]), term.max_length, term.model.name)
             with torch.no_grad():

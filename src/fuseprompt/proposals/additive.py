@@ -130,7 +130,7 @@ class _AdditiveScorer:
         table = self.state.words.table
         words = [word.strip() for word in lengthened_words(table, positions, tokens)]
         outputs = self.reader.read([word for word in [*lasts, *words] if word])
-        # A text without a last word is moved as by a new word.
+        # A text without a last word is moved as by a word-initial token.
         mean = self.state.mean
         before = torch.stack([outputs[last].float() if last else mean for last in lasts])
         after = torch.stack([outputs[word].float() if word else mean for word in words])
@@ -144,7 +144,7 @@ class _AdditiveScorer:
         unknown = sorted(set(texts) - set(self.outputs))
         if unknown:
             tokenizer = self.loss.model.tokenizer
-            ids = [tokenizer.frame(row) for row in tokenizer.encode_batch(unknown)]
+            ids = [tokenizer.add_special_tokens(row) for row in tokenizer.encode_batch(unknown)]
             with torch.no_grad():
                 outputs = self.loss.model.outputs(PaddedIds.from_lists(ids)).float()
             self.reader.meter.total += len(unknown)

@@ -137,7 +137,7 @@ def _with_stand_in(tokenizer: Tokenizer, lefts: list[str], rights: tuple[str, ..
     for left, right in zip(lefts, rights, strict=True):
         ids, offsets = tokenizer.encode_with_offsets(left + _STAND_IN + right)
         at = next(i for i, (_, end) in enumerate(offsets) if end > len(left))
-        rows.append(tokenizer.frame(ids))
+        rows.append(tokenizer.add_special_tokens(ids))
         places.append(len(tokenizer.prefix_ids) + at)
     return StandIns(PaddedIds.from_lists(rows), torch.tensor(places))
 

@@ -175,7 +175,7 @@ def read_in_template(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]
     """Return the output for each word, leading blank included, in the template."""
     tokenizer = model.tokenizer
     rows = tokenizer.encode_batch([TEMPLATE.format(word=w) for w in words])
-    ids = PaddedIds.from_lists([tokenizer.frame(r) for r in rows])
+    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(r) for r in rows])
     cache = model.start_cache() if isinstance(model, ClipModel) else None
     with torch.no_grad():
         if cache is None:

@@ -19,8 +19,7 @@ from fuseprompt.objective.terms import ImageText, Label
 from fuseprompt.search.constraints import Constraint, Forbid, Require
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
-from fuseprompt.tasks.models import CaptionModels, load_models
-from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.models import CaptionModels, load_models, proposal_named
 from fuseprompt.tasks.settings import (
     OFFLINE,
     WEIGHTS,

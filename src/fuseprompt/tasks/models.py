@@ -1,16 +1,23 @@
-"""Loading of the models that a caption is made with; their ids are settings."""
+"""What the names in settings stand for: loaded models by id, proposals by name."""
 
 from dataclasses import dataclass
-from typing import TypeVar, final
+from functools import partial
+from typing import TypeVar, final, get_args
 
 import torch
 
-from fuseprompt.errors import ModelError
+from fuseprompt.errors import ModelError, ProblemError
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
-from fuseprompt.tasks.settings import ModelIds, model_ids
+from fuseprompt.proposals.additive import AdditiveWordTable
+from fuseprompt.proposals.base import Proposal
+from fuseprompt.proposals.fuse import Fuse
+from fuseprompt.proposals.gradient import Gradient
+from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
+from fuseprompt.proposals.word_table import WordTable
+from fuseprompt.tasks.settings import ModelIds, OnProgress, ProposalName, model_ids
 
 _M = TypeVar("_M")
 
@@ -47,3 +54,24 @@ def load_models(
         return CaptionModels(lm, image_text)
     sentiment = load_one(ids.sentiment, Classifier, "a sequence classifier")
     return CaptionModels(lm, image_text, sentiment)
+
+
+def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal:
+    """Return the proposal of a name; `on_progress` is called while tables or maps are made."""
+    on_words = None if on_progress is None else partial(on_progress, "word table")
+    match name:
+        case "none":
+            return LanguageModelOnly()
+        case "random":
+            return RandomNoise()
+        case "word-table":
+            return WordTable(on_progress=on_words)
+        case "additive":
+            return AdditiveWordTable(WordTable(on_progress=on_words))
+        case "gradient":
+            return Gradient()
+        case "fuse":
+            on_maps = None if on_progress is None else partial(on_progress, "maps")
+            return Fuse(on_progress=on_maps)
+    names = get_args(ProposalName)
+    raise ProblemError(f"proposal {name!r}: expected one of {', '.join(names)}.")

@@ -127,14 +127,14 @@ class RetokenizationTable:
 
     @cached_property
     def pieces(self) -> PaddedIds:
-        """Secondary ids of each primary token read as a new word, shape (v, m); else empty."""
+        """Secondary ids of each word-initial token of the primary, shape (v, m); empty for others."""
         texts = self.primary.token_texts
         words = [i for i, t in enumerate(texts) if is_word_initial(t, ascii_only=False)]
-        stem = self.secondary.encode(_ANCHOR)
+        prefix = self.secondary.encode(_ANCHOR)
         encoded = self.secondary.encode_batch([_ANCHOR + texts[i] for i in words])
         rows: list[list[int]] = [[] for _ in texts]
         for i, ids in zip(words, encoded, strict=True):
-            rows[i] = ids[len(stem) :] if ids[: len(stem)] == stem else []
+            rows[i] = ids[len(prefix) :] if ids[: len(prefix)] == prefix else []
         return PaddedIds.from_lists(rows)
 
     def check(self, *, num_pairs: int = 2000, seed: int = 0) -> Verdict:
@@ -155,7 +155,7 @@ class RetokenizationTable:
         whole = self.secondary.encode_batch(
             [c + self.primary.token_texts[t] for c, t in zip(contexts, tokens, strict=True)]
         )
-        want = (self.secondary.frame(ids) for ids in whole)
+        want = (self.secondary.add_special_tokens(ids) for ids in whole)
         return sum(a == b for a, b in zip(got.to_lists(), want, strict=True)) / num_pairs
 
     @cached_property
@@ -182,19 +182,19 @@ class RetokenizationTable:
             if len(known) + len(unknown) > _MOST_WORDS:
                 known.clear()
                 unknown = list(dict.fromkeys(words))
-            stem = self.secondary.encode(_ANCHOR)
+            prefix = self.secondary.encode(_ANCHOR)
             begins = [_ANCHOR if word[:1].isspace() else "" for word in unknown]
             encoded = self.secondary.encode_batch(
                 [begin + word for begin, word in zip(begins, unknown, strict=True)]
             )
             for word, begin, ids in zip(unknown, begins, encoded, strict=True):
-                known[word] = ids[len(stem) :] if begin else ids
+                known[word] = ids[len(prefix) :] if begin else ids
         return [known[word] for word in words]
 
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
     ) -> tuple[PaddedIds, float]:
-        """Return framed ids of `texts[rows[i]]` + `tokens[i]`, and the share not encoded whole."""
+        """Return whole ids of `texts[rows[i]]` + `tokens[i]`, and the share not encoded as texts."""
         return self._extend(texts, rows, tokens, self.verdict)
 
     def _extend(
@@ -207,7 +207,7 @@ class RetokenizationTable:
         """Extend; a kind of token that was not always right is encoded as whole texts."""
         secondary = self.secondary
         encoded = secondary.encode_batch(texts)
-        stems = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
+        prefixes = PaddedIds.from_lists([[*secondary.prefix_ids, *ids] for ids in encoded])
         fast = self.word_initial[tokens] & are_solid(texts)[rows] & (trusted.word_initial == 1.0)
         parts = PaddedIds(torch.zeros(len(tokens), 0, dtype=torch.long), torch.zeros_like(tokens))
         if fast.any():  # The table of pieces is made when it is first needed.
@@ -216,7 +216,7 @@ class RetokenizationTable:
             # Few tokens have as many pieces as the longest: cut before copying.
             pieces = self.pieces.ids[:, : int(lengths.max())][tokens]
             parts = PaddedIds(pieces * fast[:, None], lengths)
-        base = stems[rows]
+        base = prefixes[rows]
         slow = torch.nonzero(~fast).flatten()
         answered = len(tokens) - len(slow)
         if len(slow):
@@ -246,9 +246,9 @@ class RetokenizationTable:
         *,
         is_trusted: bool,
     ) -> tuple[Int[Tensor, " c"], PaddedIds, int]:
-        """Encode the changed last word: ids kept of the stem, ids that follow, count by table."""
+        """Encode the changed last word: ids kept of the prefix, ids that follow, count by table."""
         words, before = self.find_last_words(texts, encoded)
-        # A word-internal token changes only the last word, if that is a run of the stem's ids.
+        # A word-internal token changes only the last word, if that is a run of the prefix's ids.
         by_table = (before[rows] >= 0) & self.word_internal[tokens] & is_trusted
         pieces = self.primary.token_texts
         short: list[str] = []

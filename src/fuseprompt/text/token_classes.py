@@ -121,10 +121,10 @@ class RoundTrip:
         """Return the mark of each word-initial token."""
         asked = torch.unique(tokens)
         asked = asked[self._known[asked] == _UNKNOWN]
-        texts, stem = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
+        texts, prefix = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
         words = [_WORD + texts[token] for token in asked.tolist()]
         read = zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
-        marks = [_mark(token, ids, stem) for token, ids in read]
+        marks = [_mark(token, ids, prefix) for token, ids in read]
         self._known[asked] = torch.tensor(marks, dtype=torch.int8)
         return self._known[tokens]
 
@@ -135,7 +135,7 @@ class RoundTrip:
         rows: Int[Tensor, " c"],
         tokens: Int[Tensor, " c"],
     ) -> Bool[Tensor, " c"]:
-        """Return whether text + token encodes to the text's (unframed) ids and that token."""
+        """Return whether text + token encodes to the text's ids and that token."""
         by_word = self.table.word_initial[tokens] & are_solid(texts)[rows]
         by_word &= self.table.verdict.word_initial == 1.0
         marks = torch.full(tokens.shape, _CHANGES_WORD, dtype=torch.int8)
@@ -167,8 +167,8 @@ class RoundTrip:
         return same & (got.lengths == want.lengths)
 
 
-def _mark(token: int, ids: list[int], stem: list[int]) -> int:
+def _mark(token: int, ids: list[int], prefix: list[int]) -> int:
     """Return the mark of a token from the ids of a word with it, and of that word alone."""
-    if ids[: len(stem)] != stem:
+    if ids[: len(prefix)] != prefix:
         return _CHANGES_WORD
-    return _READ_BACK if ids[len(stem) :] == [token] else _READ_OTHERWISE
+    return _READ_BACK if ids[len(prefix) :] == [token] else _READ_OTHERWISE

@@ -1,6 +1,7 @@
 """A fast Hugging Face tokenizer with the facts that a search needs.
 
-Encoding adds no special tokens (`frame` does) and neither cuts nor pads; decoding cleans nothing.
+Encoding neither cuts nor pads nor adds special tokens (`add_special_tokens` does); decoding cleans
+nothing.
 """
 
 import hashlib
@@ -69,16 +70,16 @@ class Tokenizer:
         self.num_added: int = sum(not t.special for t in added.values())
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         plain = self.encode(_ANCHOR)
-        framed = list(self._backend.encode(_ANCHOR).ids)
-        start = next((i for i in range(len(framed)) if framed[i : i + len(plain)] == plain), None)
+        whole = list(self._backend.encode(_ANCHOR).ids)
+        start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), None)
         if not plain or start is None:
             raise TokenizerError(
-                f"{name}: encoding {_ANCHOR!r} with special tokens gives {framed}, which does not "
-                f"contain its plain ids {plain}. Only tokenizers that frame a text with fixed "
-                "special tokens can be used."
+                f"{name}: encoding {_ANCHOR!r} with special tokens gives {whole}, which does not "
+                f"contain its plain ids {plain}. Only tokenizers that put fixed "
+                "special tokens around a text can be used."
             )
-        self.prefix_ids: tuple[int, ...] = tuple(framed[:start])
-        self.suffix_ids: tuple[int, ...] = tuple(framed[start + len(plain) :])
+        self.prefix_ids: tuple[int, ...] = tuple(whole[:start])
+        self.suffix_ids: tuple[int, ...] = tuple(whole[start + len(plain) :])
 
     @classmethod
     def from_pretrained(cls, path: str | Path, *, local_only: bool = True) -> "Tokenizer":
@@ -201,13 +202,13 @@ class Tokenizer:
         """Return the text of each row of ids."""
         return list(self._backend.decode_batch([list(r) for r in rows], skip_special_tokens=False))
 
-    def frame(self, ids: Sequence[int]) -> list[int]:
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """Return `ids` between the special tokens that the tokenizer itself puts around a text."""
         return [*self.prefix_ids, *ids, *self.suffix_ids]
 
     @property
     def num_special(self) -> int:
-        """Count of special tokens that `frame` adds."""
+        """Count of special tokens that `add_special_tokens` adds."""
         return len(self.prefix_ids) + len(self.suffix_ids)
 
     @cached_property
@@ -215,10 +216,10 @@ class Tokenizer:
         """The text each id adds after a word: "" for special ids, U+FFFD for parts of letters."""
         anchor = self.encode(_ANCHOR)
         ids = range(self.vocab_size)
-        stem = self.decode(anchor)
+        before = self.decode(anchor)
         texts = self.decode_batch([[*anchor, i] for i in ids])
         return tuple(
-            "" if i in self.special_ids or not text.startswith(stem) else text[len(stem) :]
+            "" if i in self.special_ids or not text.startswith(before) else text[len(before) :]
             for i, text in zip(ids, texts, strict=True)
         )
 

@@ -35,7 +35,7 @@ def test_eligible_tokens_are_those_of_the_definition(context) -> None:
     assert len(expected) > 5
     for token, row in zip(tokens.tolist(), rows.tolist(), strict=True):
         text = context.left + primary.token_texts[token] + context.right
-        assert framed[row] == secondary.frame(secondary.encode(text))
+        assert framed[row] == secondary.add_special_tokens(secondary.encode(text))
 
 
 def test_texts_that_are_equal_for_the_secondary_are_one_row() -> None:

@@ -33,7 +33,7 @@ class Oracle:
         rows = tokenizer.encode_batch(
             [context.left + texts[t] + context.right for t in place.tokens.tolist()]
         )
-        ids = PaddedIds.from_lists([tokenizer.frame(row) for row in rows])
+        ids = PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
         with torch.no_grad():
             exact = [
                 loss.loss(ids, torch.full((len(rows),), problem))

@@ -69,6 +69,6 @@ def test_least_work_shares_beginnings_where_a_model_is_causal():
     tails = [len(encode(t)) - len(encode("An image of")) + 1 for t in texts[:2]]  # and the end
     assert work["image"][0] == Work(2, sum(tails))
     tokenizer = classifier().tokenizer
-    whole = [len(tokenizer.frame(tokenizer.encode(t))) for t in texts[:2]]
+    whole = [len(tokenizer.add_special_tokens(tokenizer.encode(t))) for t in texts[:2]]
     assert work["sentiment"][0] == Work(2, sum(whole))
     assert work["sentiment"][0].length == round(sum(whole) / 2)

@@ -94,7 +94,7 @@ def test_a_text_that_is_too_long_keeps_its_end() -> None:
     model = tiny.clip()
     long = "the train station " * 700
     room = model.max_length - model.tokenizer.num_special
-    ids = model.tokenizer.frame(model.tokenizer.encode(long)[:room])
+    ids = model.tokenizer.add_special_tokens(model.tokenizer.encode(long)[:room])
     assert len(ids) == model.max_length
     expected = model.outputs(PaddedIds.from_lists([ids]))
     torch.testing.assert_close(outputs_of(model, [long]), expected.cpu())

@@ -209,7 +209,7 @@ def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
     """Return the output for each text; a long one is cut before its last special tokens."""
     tokenizer = model.tokenizer
     room = model.max_length - tokenizer.num_special
-    rows = [tokenizer.frame(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
+    rows = [tokenizer.add_special_tokens(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
     with torch.no_grad():
         blocks = [
             model.outputs(PaddedIds.from_lists(rows[start : start + _TEXTS])).cpu()

@@ -19,8 +19,7 @@ from fuseprompt.models.hub import revision_of, silence_libraries
 from fuseprompt.objective.objective import Objective, Problem
 from fuseprompt.search.minimize import describe, versions
 from fuseprompt.tasks.caption import Caption, Failure, caption, objective_of, try_open
-from fuseprompt.tasks.models import CaptionModels, load_models
-from fuseprompt.tasks.proposals import proposal_named
+from fuseprompt.tasks.models import CaptionModels, load_models, proposal_named
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
 
 #: Settings of a search that a run has itself.
