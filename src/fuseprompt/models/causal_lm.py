@@ -130,7 +130,7 @@ class CausalLM(PretrainedModel):
         """Return how unlikely a continuation is after each text, in nats per token of it.
 
         Args:
-            token_ids: ids with special tokens of the texts.
+            token_ids: Ids of the texts, special tokens included.
             continuation: Ids that follow each text, at least one.
             embeds: Stand in for the texts' embeddings, shape (b, s, d); differentiable.
 

@@ -127,7 +127,7 @@ class RetokenizationTable:
 
     @cached_property
     def pieces(self) -> PaddedIds:
-        """Secondary ids of each word-initial token of the primary, shape (v, m); empty for others."""
+        """Secondary ids of each word-initial token of the primary, shape (v, m); else empty."""
         texts = self.primary.token_texts
         words = [i for i, t in enumerate(texts) if is_word_initial(t, ascii_only=False)]
         prefix = self.secondary.encode(_ANCHOR)
@@ -194,7 +194,7 @@ class RetokenizationTable:
     def extend(
         self, texts: Sequence[str], rows: Int[Tensor, " c"], tokens: Int[Tensor, " c"]
     ) -> tuple[PaddedIds, float]:
-        """Return whole ids of `texts[rows[i]]` + `tokens[i]`, and the share not encoded as texts."""
+        """Return whole ids of `texts[rows[i]]` + `tokens[i]`, and the share not from tables."""
         return self._extend(texts, rows, tokens, self.verdict)
 
     def _extend(
