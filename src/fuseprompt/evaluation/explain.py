@@ -1,8 +1,4 @@
-"""One step of a caption search, explained: each proposal's candidates, and their exact losses.
-
-The language model's likeliest tokens are scored too; the best ten of all are what a proposal should
-have found.
-"""
+"""One step of a caption search, explained: each proposal's candidates, and their exact losses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +20,7 @@ from fuseprompt.tasks.models import CaptionModels
 from fuseprompt.tasks.settings import CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 
-NUM_BEST: Final = 10  # Tokens that should be proposed.
+NUM_BEST: Final = 10  # Tokens that should be proposed: the best of all that were scored.
 RANKS: Final = 3000  # Length of a proposal's list in which the rank of a token is looked up.
 
 
@@ -85,11 +81,7 @@ def explain(
     caption: CaptionSettings | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Return one step with its candidates scored: the best of each proposal, and the likeliest.
-
-    The step appends a token to `text`, or to the best active hypothesis that a search with the
-    settings `caption` has before `step`, from 1.
-    """
+    """Return the step after `text`, or step `step` (from 1) of a search, its candidates scored."""
     caption = caption or CaptionSettings()
     log = on_progress or (lambda _: None)
     objective = objective_of(caption, models)

@@ -1,7 +1,4 @@
-"""Parts of HTML pages that stand alone: their style and their pictures.
-
-A page of this package runs no script and asks no network.
-"""
+"""Parts of HTML pages that stand alone, without a script or the network: style and pictures."""
 
 import base64
 import io

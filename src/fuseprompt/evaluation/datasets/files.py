@@ -173,10 +173,7 @@ class ImageFolders:
         self._listed: dict[str, frozenset[str]] = {}
 
     def find(self, names: Sequence[str], *, place: str) -> Path:
-        """Return the file of an image inside the folder, or where it is expected if it is nowhere.
-
-        Names may be paths; of one that is absolute or climbs ("..") only the last part counts.
-        """
+        """Return the file of an image inside the folder, or where it is expected if not found."""
         split = [_split(name, place) for name in names]
         for folder, last in split:
             for sub in dict.fromkeys((folder, "")):
@@ -203,7 +200,7 @@ def last_part(name: str) -> str:
 
 
 def _split(name: str, place: str) -> tuple[str, str]:
-    """Return the folder and the file's name in a path; a foreign path has no folder."""
+    """Return folder and file of a path; the folder of one that is absolute or climbs is dropped."""
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
     if not parts or parts[-1] == ".." or any("\0" in part for part in parts):
         raise DatasetError(f"{place}: {name!r} is no name of an image file.")

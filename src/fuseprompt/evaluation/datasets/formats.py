@@ -1,7 +1,4 @@
-"""The published layouts of captions, each read into rows: COCO, Karpathy, lists, tables.
-
-Ids, splits and images are not known here.
-"""
+"""The published layouts of captions, each read into rows: COCO, Karpathy, lists, tables."""
 
 import re
 from collections.abc import Iterator
@@ -47,11 +44,7 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Return the rows of an annotation file, its layout known by ending and content.
-
-    A `.jsonl` has JSON lines, a `.tsv` or `.token` has tabs. All else is JSON: COCO's layout,
-    Karpathy's, or a list of what JSON lines have on a line.
-    """
+    """Return the rows of an annotation file; its name's ending and its content say the layout."""
     suffix = file.suffix.lower()
     if suffix == ".jsonl":
         return [_listed_row(record) for record in json_lines(file)]

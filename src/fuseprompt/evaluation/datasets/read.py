@@ -16,8 +16,7 @@ from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_r
 from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
 from fuseprompt.models.images import describe_left_alone, list_images
 
-#: Number at the end of a COCO id or of the name of an image.
-_TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")
+_TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")  # Of a COCO id or file name.
 
 
 def read_dataset(

@@ -21,27 +21,15 @@ from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
 from fuseprompt.text.retokenize import PaddedIds
 
-#: What the authors of CLIPScore put before every text, and the factor that spreads their cosines
-#: over [0, 1].
-_PREFIX: Final = "A photo depicts "
-_FACTOR: Final = 2.5
-
-#: Pictures that are in memory, and texts that are padded to one another, at a time.
-_PICTURES: Final = 16
-_TEXTS: Final = 256
-
-#: Images whose first caption by people gets a fluency, for comparison; a model takes its time.
-_MOST_PEOPLE: Final = 500
+_PREFIX: Final = "A photo depicts "  # The authors of CLIPScore put it before every text.
+_FACTOR: Final = 2.5  # It spreads their cosines over [0, 1].
+_PICTURES: Final = 16  # In memory at a time.
+_TEXTS: Final = 256  # Padded to one another at a time.
+_MOST_PEOPLE: Final = 500  # Images whose first caption by people gets a fluency, to compare with.
+_VADER_LEAST: Final = 0.05  # From here on VADER's score is a sentiment, as its authors say.
 
 #: Sentiments, by the names that classifiers give them.
-_SENTIMENTS: Final = {
-    name: sentiment
-    for sentiment in ("positive", "negative", "neutral")
-    for name in (sentiment, sentiment[:3])
-}
-
-#: From here on VADER's compound score is a sentiment, as its authors say.
-_VADER_LEAST: Final = 0.05
+_SENTIMENTS: Final = {n: s for s in ("positive", "negative", "neutral") for n in (s, s[:3])}
 
 
 def measure(
@@ -53,11 +41,7 @@ def measure(
     sentiment: str = "",
     on_metric: Callable[[str], None] | None = None,
 ) -> dict[str, Score]:
-    """Return the further scores that `scoring` asks for, by name.
-
-    References and images are those of the whole split, captions of some of it. The first judge's
-    score is "sentiment_accuracy", those of others have ":NAME" added.
-    """
+    """Return the further scores that `scoring` asks for, by name; some captions may be missing."""
     log = on_metric or (lambda _name: None)
     written = [captions[i] for i in references if captions.get(i)]
 
@@ -110,14 +94,7 @@ def measure(
 
 
 def distinct(captions: Sequence[str], n: int) -> float:
-    """Return the share of runs of `n` words that are different, over all captions together.
-
-    It falls with the number of captions, so compare equally many; it is 0 without words.
-
-    Example:
-        >>> distinct(["A dog.", "A red dog"], 1), distinct(["A dog.", "A red dog"], 2)
-        (0.6, 1.0)
-    """
+    """Return the share of runs of `n` words that are different; it falls with more captions."""
     runs = [
         tuple(words[start : start + n])
         for caption in captions

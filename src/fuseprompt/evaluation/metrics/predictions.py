@@ -1,7 +1,4 @@
-"""Captions to be scored, from the files that captioners write.
-
-Several files are the shards of one set and are joined: a mean over shards is another number.
-"""
+"""Captions to be scored, from files; shards are joined: a mean over shards is another number."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +20,7 @@ from fuseprompt.evaluation.datasets.files import (
 #: Fields of the caption, best first, and of the image.
 _CAPTION: Final = ("prediction", "caption", "text")
 _NAME: Final = ("image_id", "id", "image", "image_name", "file_name")
-
-#: Most ids that a message names.
-_NAMED: Final = 5
+_NAMED: Final = 5  # Most ids that a message names.
 
 
 @final

@@ -1,7 +1,4 @@
-"""Captions scored against those that people wrote, one set by itself and by parts of a dataset.
-
-An image without a caption counts as one with an empty caption: no mean leaves anything out.
-"""
+"""Captions scored against those of people; an image without one counts as one with an empty one."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +17,7 @@ from fuseprompt.evaluation.metrics.coco_tools import Words, strip_special
 from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.predictions import Prediction, match
 
-#: With fewer images CIDEr-D changes by tenths with their number (docs/evaluating.md).
-FEW_IMAGES: Final = 1000
+FEW_IMAGES: Final = 1000  # With fewer CIDEr-D changes by tenths with their number.
 
 
 def score_parts(
@@ -61,12 +57,19 @@ def score(
     spice_folder: Path | None = None,
     on_metric: Callable[[str], None] | None = None,
 ) -> Scores:
-    """Return the metrics of the published tables; one that cannot run costs no other.
-
-    With `subset` only images that have a caption are scored; CIDEr-D still takes the rarity of
-    words from the whole split, so that its expectation does not change.
-    """
-    _check(predictions, references)
+    """Return the metrics of the published tables; one that cannot run costs no other."""
+    if not predictions:
+        raise MetricError("There is no caption to score. Give at least one.")
+    if unknown := [i for i in predictions if i not in references]:
+        raise MetricError(
+            f"{len(unknown)} captions are for images without references, such as {unknown[0]!r}. "
+            "Give captions and references of the same split."
+        )
+    if bare := [i for i, captions in references.items() if not captions]:
+        raise MetricError(
+            f"{len(bare)} images have no reference, such as {bare[0]!r}. Leave them out of the "
+            "split, or use a dataset with captions."
+        )
     ids = frozenset(predictions if subset else references)
     log = on_metric or (lambda _name: None)
 
@@ -80,6 +83,7 @@ def score(
                 raise MetricError(
                     "CIDEr-D weighs words by how few images have them: one image is not enough."
                 )
+            # Words are as rare as in the whole split: a subset does not change the expectation.
             return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
 
         log("bleu")
@@ -169,18 +173,3 @@ def _remarks(
             f"scored on {num_scored:,} images: compare CIDEr-D only with scores on the same ones"
         )
     return notes
-
-
-def _check(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
-    if not predictions:
-        raise MetricError("There is no caption to score. Give at least one.")
-    if unknown := [i for i in predictions if i not in references]:
-        raise MetricError(
-            f"{len(unknown)} captions are for images without references, such as {unknown[0]!r}. "
-            "Give captions and references of the same split."
-        )
-    if bare := [i for i, captions in references.items() if not captions]:
-        raise MetricError(
-            f"{len(bare)} images have no reference, such as {bare[0]!r}. Leave them out of the "
-            "split, or use a dataset with captions."
-        )
