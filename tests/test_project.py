@@ -346,6 +346,7 @@ def differing_output(printed: str, shown: str) -> list[str]:
 
 
 @pytest.mark.offline
+@pytest.mark.timeout(900)  # searches of real models, on a busy machine
 def test_the_readme_examples_print_what_it_shows() -> None:
     text = (ROOT / "README.md").read_text()
     pairs = re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", text, flags=re.M | re.S)
