@@ -1,7 +1,6 @@
 """Captioning datasets: local files become a `Dataset`; nothing is downloaded."""
 
-from fuseprompt.evaluation.datasets.base import Dataset, Item
+from fuseprompt.evaluation.datasets.base import NAMES, SOURCES, Dataset, Item, Source
 from fuseprompt.evaluation.datasets.read import find_source, read_dataset
-from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
 
 __all__ = ["NAMES", "SOURCES", "Dataset", "Item", "Source", "find_source", "read_dataset"]

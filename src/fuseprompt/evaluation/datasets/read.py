@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Final, final
 
 from fuseprompt.errors import DatasetError, ImageError
-from fuseprompt.evaluation.clean import clean_caption
-from fuseprompt.evaluation.datasets.base import Dataset, Item, make_dataset
+from fuseprompt.evaluation.datasets.base import (
+    NAMES,
+    SOURCES,
+    Dataset,
+    Item,
+    Source,
+    clean_caption,
+    make_dataset,
+)
 from fuseprompt.evaluation.datasets.files import ImageFolders, last_part
 from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_rows
-from fuseprompt.evaluation.datasets.sources import NAMES, SOURCES, Source
 from fuseprompt.models.images import describe_left_alone, list_images
 
 _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")  # Of a COCO id or file name.

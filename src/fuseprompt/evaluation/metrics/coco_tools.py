@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, final
 
 from fuseprompt.errors import MetricError
-from fuseprompt.evaluation.clean import clean_caption
+from fuseprompt.evaluation.datasets.base import clean_caption
 
 #: Passed to every program: on a German machine METEOR would print decimal commas. The `.format`
 #: properties win over the plain ones where both are set.

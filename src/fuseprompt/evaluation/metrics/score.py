@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fuseprompt.errors import MetricError
-from fuseprompt.evaluation.clean import clean_caption
-from fuseprompt.evaluation.datasets.base import Dataset, Item
+from fuseprompt.evaluation.datasets.base import Dataset, Item, clean_caption
 from fuseprompt.evaluation.metrics import coco_tools as tools
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring, attempt
 from fuseprompt.evaluation.metrics.coco_tools import Words, strip_special
