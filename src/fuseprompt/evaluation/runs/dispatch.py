@@ -36,7 +36,6 @@ _LONGEST_TURN: Final = 5.0
 def dispatch(
     groups: Sequence[Group],
     start_worker: StartWorker,
-    *,
     settings: RunSettings,
     options: RunOptions,
     known: Mapping[Key, Record],

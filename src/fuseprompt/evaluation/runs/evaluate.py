@@ -150,14 +150,7 @@ def caption_dataset(
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
                 with open_workers() as start:
-                    batches = dispatch(
-                        todo,
-                        start,
-                        settings=settings,
-                        options=options,
-                        known=known,
-                        on_note=on_note,
-                    )
+                    batches = dispatch(todo, start, settings, options, known, on_note)
                     with closing(batches):  # Ends the workers, however this ends.
                         _keep(batches, journal, mine, options, on_status)
         write_merged(run := read_run(folder))
