@@ -91,6 +91,8 @@ class Fake:
                 os._exit(9)
             if job.id in self._make.hanging:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                if self._make.log:
+                    Path(f"{self._make.log}.hangs").touch()
                 while True:
                     time.sleep(60.0)
         together = ",".join(job.id for job in jobs)

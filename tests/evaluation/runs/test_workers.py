@@ -142,10 +142,13 @@ def test_workers_leave_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_worker_that_hears_nothing_can_be_killed(tmp_path: Path) -> None:
     """The real thing: a process that does not even hear SIGTERM."""
     fake_dataset(tmp_path)
-    worker = LocalWorker(MakeFake(hanging=("1",)), 0)
+    worker = LocalWorker(MakeFake(hanging=("1",), log=str(tmp_path / "log")), 0)
     good, bad = (worker.search([Job(n, "", tmp_path / f"{n}.txt")]) for n in ("2", "1"))
     assert isinstance(good.result(30), Answer)
-    time.sleep(0.3)
+    for _ in range(300):  # until it ignores the signal, however busy the machine is
+        if (tmp_path / "log.hangs").exists():
+            break
+        time.sleep(0.1)
     assert not bad.done()
     worker.stop()
     worker.kill(after=0.3)
