@@ -30,7 +30,7 @@ def first_and_sum(ids: Tensor, embeds: Tensor | None) -> Tensor:
 
 @given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=6), min_size=1, max_size=20))
 def test_rows_come_back_in_order(rows: list[list[int]]) -> None:
-    got = run_by_length(first_and_sum, PaddedIds.from_lists(rows), device=CPU, size=usual())
+    got = run_by_length(first_and_sum, PaddedIds.from_lists(rows), size=usual())
     assert got.tolist() == [[r[0], sum(r), len(r)] for r in rows]
     assert got.dtype == torch.float32
 
@@ -39,7 +39,7 @@ def test_rows_come_back_in_order(rows: list[list[int]]) -> None:
 def test_embeddings_follow_their_rows(rows: list[list[int]]) -> None:
     ids = PaddedIds.from_lists(rows)
     embeds = ids.ids[..., None].expand(-1, -1, 2).float() + 100.0  # padding must not be counted
-    got = run_by_length(first_and_sum, ids, embeds=embeds, device=CPU, size=usual())
+    got = run_by_length(first_and_sum, ids, embeds=embeds, size=usual())
     assert got.tolist() == [[r[0], 2 * sum(r) + 200 * len(r), len(r)] for r in rows]
 
 
@@ -51,7 +51,7 @@ def test_no_pass_is_larger_than_allowed() -> None:
         return ids[:, :1]
 
     rows = PaddedIds(torch.ones(3000, 7, dtype=torch.long), torch.full((3000,), 7))
-    run_by_length(watch, rows, device=CPU, size=usual())
+    run_by_length(watch, rows, size=usual())
     assert sum(n for n, _ in sizes) == 3000
     assert max(n * s for n, s in sizes) <= TOKENS_PER_PASS
     assert len(sizes) == -(-3000 // (TOKENS_PER_PASS // 7))
@@ -60,7 +60,7 @@ def test_no_pass_is_larger_than_allowed() -> None:
 def test_a_row_longer_than_a_pass_runs_alone() -> None:
     long = TOKENS_PER_PASS + 1
     rows = PaddedIds(torch.ones(2, long, dtype=torch.long), torch.full((2,), long))
-    assert run_by_length(first_and_sum, rows, device=CPU, size=usual())[:, 2].tolist() == [
+    assert run_by_length(first_and_sum, rows, size=usual())[:, 2].tolist() == [
         long,
         long,
     ]
@@ -70,9 +70,7 @@ def test_gradients_reach_the_right_row() -> None:
     ids = PaddedIds.from_lists([[1, 2], [3], [4, 5, 6]])
     embeds = torch.zeros(3, 3, 2, requires_grad=True)
     weights = torch.tensor([1.0, 10.0, 100.0])
-    got = run_by_length(
-        lambda i, e: e.sum((1, 2))[:, None], ids, embeds=embeds, device=CPU, size=usual()
-    )
+    got = run_by_length(lambda i, e: e.sum((1, 2))[:, None], ids, embeds=embeds, size=usual())
     (grad,) = torch.autograd.grad((got[:, 0] * weights).sum(), embeds)
     assert grad[:, :, 0].tolist() == [[1.0, 1.0, 0.0], [10.0, 0.0, 0.0], [100.0, 100.0, 100.0]]
 
@@ -104,11 +102,11 @@ def test_a_pass_that_does_not_fit_is_halved_and_the_size_remembered(
     error: type[RuntimeError],
 ) -> None:
     machine, size, rows = Machine(30, error), PassSize(400, CPU), rows_of(50, 4)
-    got = run_by_length(machine, rows, device=CPU, size=size)
+    got = run_by_length(machine, rows, size=size)
     assert torch.equal(got[:, 0], rows.ids.sum(dim=1).float())
     assert machine.failed == 3  # 50, 25, 12 rows; then 6.
     assert size.tokens == 24
-    run_by_length(machine, rows, device=CPU, size=size)
+    run_by_length(machine, rows, size=size)
     assert machine.failed == 3
     assert max(machine.fitted) == 24
 
@@ -116,15 +114,15 @@ def test_a_pass_that_does_not_fit_is_halved_and_the_size_remembered(
 def test_the_result_does_not_depend_on_the_size() -> None:
     rows = PaddedIds.from_lists([[1, 2], [3], [4, 5, 6], [7], [8, 9], [1, 1, 1]])
     plain = Machine(1000)
-    want = run_by_length(plain, rows, device=CPU, size=usual())
+    want = run_by_length(plain, rows, size=usual())
     for tokens in (1, 2, 5, 7, 1000):
-        got = run_by_length(Machine(1000), rows, device=CPU, size=PassSize(tokens, CPU))
+        got = run_by_length(Machine(1000), rows, size=PassSize(tokens, CPU))
         assert torch.equal(got, want)
 
 
 def test_one_row_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="can't allocate memory"):
-        run_by_length(Machine(3), rows_of(4, 4), device=CPU, size=usual())
+        run_by_length(Machine(3), rows_of(4, 4), size=usual())
 
 
 def test_other_errors_pass_through_at_once() -> None:

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def tower_of(compute: Any) -> TextTower:
     config = clip().text_side.config
-    return TextTower(compute, config, CPU, PassSize(4096, CPU))
+    return TextTower(compute, config, PassSize(4096, CPU))
 
 
 def row() -> list[int]:

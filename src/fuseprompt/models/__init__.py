@@ -1,4 +1,1 @@
-"""Models of all families behind a few protocols.
-
-Read next: `fuseprompt.models.base`.
-"""
+"""Models of all families behind a few protocols."""

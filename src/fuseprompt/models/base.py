@@ -1,8 +1,7 @@
-"""What the rest of the package sees of a model: protocols, and the hook where gradients enter.
+"""Protocols of models, and the hook where gradients enter.
 
-`CausalModel` writes (the primary), `TextModel` reads (a secondary), `EmbedLoss` is all that
-a proposal sees of a term. No family of models is named here; `causal_lm`, `sentence`,
-`classifier` and `image_text` hold them. Read next: `fuseprompt.models.batching`.
+`CausalModel` writes (the primary), `TextModel` reads (a secondary), `EmbedLoss` is all that a
+proposal sees of a term. No family of models is named here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,17 +22,19 @@ KeyValues = tuple[tuple[Tensor, Tensor], ...]
 
 @runtime_checkable
 class HasVocabulary(Protocol):
-    """A model with tokens and a vector for each."""
+    """A model, or the loss of one, with tokens and a vector for each."""
+
+    @property
+    def name(self) -> str:
+        """Name of the term, or the id or folder that the model was loaded from."""
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to the model's ids and back."""
-        ...
 
     @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The embedding *layer* applied to every id (Gemma scales inside it), shape (v, d)."""
-        ...
 
 
 @runtime_checkable
@@ -41,14 +42,8 @@ class TextModel(HasVocabulary, Protocol):
     """A secondary model: text in, one vector out (features, or logits)."""
 
     @property
-    def name(self) -> str:
-        """The id or folder that the model was loaded from."""
-        ...
-
-    @property
     def max_length(self) -> int:
         """Longest text in tokens, special ones included."""
-        ...
 
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
@@ -58,7 +53,6 @@ class TextModel(HasVocabulary, Protocol):
         A row's result does not depend on its neighbours or on padding. Gradients flow to `embeds`
         and nowhere else.
         """
-        ...
 
 
 @runtime_checkable
@@ -66,30 +60,21 @@ class EmbedLoss(HasVocabulary, Protocol):
     """A loss of a term, bound to its problems: all that `fuseprompt.proposals` sees of a term."""
 
     @property
-    def name(self) -> str:
-        """Name of the term."""
-        ...
-
-    @property
     def seeds(self) -> Sequence[int]:
         """Seed of each problem, for what is drawn at random."""
-        ...
 
     @property
     def model(self) -> TextModel:
         """The secondary model, for tables that are made once for a model."""
-        ...
 
     @property
     def compares_outputs(self) -> bool:
         """Whether the loss is a function of one model output per text, which `compare` takes."""
-        ...
 
     def compare(
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each model output against the target of its problem, shape (b,)."""
-        ...
 
     def loss(
         self,
@@ -99,7 +84,6 @@ class EmbedLoss(HasVocabulary, Protocol):
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return `compare(model.outputs(...))`, or what stands for it, shape (b,)."""
-        ...
 
 
 @runtime_checkable
@@ -107,34 +91,24 @@ class CausalModel(HasVocabulary, Protocol):
     """The primary: a causal language model."""
 
     @property
-    def name(self) -> str:
-        """The id or folder that the model was loaded from."""
-        ...
-
-    @property
     def max_length(self) -> int:
         """Longest text in tokens."""
-        ...
 
     @property
     def begin_ids(self) -> tuple[int, ...]:
         """Ids that come before every text and are not scored: BOS, or a prompt."""
-        ...
 
     @property
     def end_ids(self) -> Int[Tensor, " e"]:
         """Tokens that end a text: end-of-text tokens and those that begin with a newline."""
-        ...
 
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after each row; rows have equal length."""
-        ...
 
     def nll(
         self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]
     ) -> list[Float[Tensor, " n"]]:
         """Return the negative log-likelihood of each token that is not given, then of the end."""
-        ...
 
 
 def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
@@ -143,15 +117,10 @@ def count_bytes(key_values: Iterable[tuple[Tensor, Tensor]]) -> int:
 
 
 def prepend_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
-    """Prepend what comes before every text to rows of ids.
+    """Return rows of ids with what comes before every text; they have no special tokens before.
 
-    Args:
-        model: The language model.
-        rows: Ids of texts, without special tokens.
-
-    Returns:
-        The rows. None is empty, since a model needs something to predict from: where there is
-        nothing else, the end of another text is put there.
+    No row of the result is empty, since a model needs something to predict from: where there is
+    nothing else, the end of another text is put there.
     """
     begin = torch.tensor(model.begin_ids, dtype=torch.long).expand(len(rows), -1)
     lengths = torch.full_like(rows.lengths, begin.shape[1])

@@ -1,9 +1,7 @@
 """Forward passes over many texts: equal lengths together, as large as memory allows, in full fp32.
 
-Which texts a search compares has nothing to do with how many of them fit into one pass. Every pass
-of every model goes through a `PassSize`, which starts from an estimate, tries again with half of it
-when an allocation fails, and remembers what fitted. Results are the same whatever it is. Read next:
-`fuseprompt.models.pretrained`.
+Every pass of every model goes through a `PassSize`, which starts from an estimate, tries again with
+half of it when an allocation fails, and remembers what fitted. Results are the same whatever it is.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +14,7 @@ from torch import Tensor
 
 from fuseprompt.text.retokenize import PaddedIds
 
-#: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower per
-#: token.
+#: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower.
 TOKENS_PER_PASS: Final = 4096
 
 #: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
@@ -33,14 +30,12 @@ T = TypeVar("T")
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute in fp32 without TF32, which a GPU uses for convolutions by default.
+    """Compute in fp32 without TF32, which keeps three digits and is usual for convolutions on GPUs.
 
-    TF32 keeps three digits. The settings are the process's own, so they are put back.
+    The settings are the process's own, so they are put back.
     """
-    settings: tuple[Any, ...] = (
-        torch.backends.cuda.matmul,
-        torch.backends.cudnn.conv,  # type: ignore[attr-defined]
-    )
+    backends: Any = torch.backends
+    settings = (backends.cuda.matmul, backends.cudnn.conv)
     before = [setting.fp32_precision for setting in settings]
     try:
         for setting in settings:
@@ -55,12 +50,9 @@ def full_precision() -> Iterator[None]:
 class PassSize:
     """The number of tokens that one forward pass may hold.
 
-    Args:
-        tokens: The estimate to begin with, for a CPU.
-        device: Where the model is.
-
     Attributes:
-        tokens: Tokens in a pass; what fitted last, once memory ran out.
+        device: Where the model is.
+        tokens: An estimate, given for a CPU; what fitted last, once memory ran out.
 
     Raises:
         ValueError: If `tokens` is not positive.
@@ -69,18 +61,16 @@ class PassSize:
     def __init__(self, tokens: int, device: torch.device) -> None:
         if tokens < 1:
             raise ValueError(f"tokens must be at least 1, was: {tokens}.")
+        self.device = device
         self.tokens = tokens * (1 if device.type == "cpu" else _ACCELERATOR_FACTOR)
 
     def run(
         self, rows: Int[Tensor, " n"], row_tokens: int, compute: Callable[[Int[Tensor, " c"]], T]
     ) -> Iterator[tuple[Int[Tensor, " c"], T]]:
-        """Work through rows in passes that fit.
+        """Work through rows, each of so many tokens, in passes that fit.
 
-        Args:
-            rows: Indices, shape (n,).
-            row_tokens: Tokens that one row counts.
-            compute: From some of the rows to their result; called again with half as many when
-                memory runs out, so it must not change anything that outlasts it.
+        `compute` is called again with half as many rows when memory runs out, so it must not change
+        anything that outlasts it.
 
         Yields:
             The rows of a pass and their result, in order.
@@ -118,32 +108,20 @@ def run_by_length(
     forward: Forward,
     token_ids: PaddedIds,
     *,
-    device: torch.device,
     size: PassSize,
     embeds: Float[Tensor, "b s d"] | None = None,
     padded_to: int = 1,
 ) -> Float[Tensor, "b o"]:
-    """Call `forward` on batches of rows of equal length and put the results back in order.
+    """Return fp32 outputs of `forward`, called on batches of rows of equal length, in row order.
 
     Equal lengths need no mask and no padding, so a row's numbers cannot depend on its neighbours.
-
-    Args:
-        forward: From ids (b, s) and embeddings or `None` to outputs (b, o).
-        token_ids: Ids with special tokens.
-        device: Where the model is.
-        size: How large a pass may be.
-        embeds: Embeddings to use instead of the ids' own, shape (b, s, d).
-        padded_to: Tokens that a row counts at least, so that passes of costly rows stay small.
-
-    Returns:
-        Outputs, shape (b, o), in fp32 on `device`.
+    A row counts at least `padded_to` tokens, so that passes of expensive rows stay small.
     """
-    parts: list[Tensor] = []
-    order: list[Tensor] = []
+    parts, order = [], []
     for length in torch.unique(token_ids.lengths).tolist():
 
         def compute(chunk: Tensor, length: int = length) -> Tensor:
-            ids = token_ids.ids[chunk, :length].to(device)
+            ids = token_ids.ids[chunk, :length].to(size.device)
             part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
             return forward(ids, part).float()
 
@@ -155,11 +133,6 @@ def run_by_length(
 
 
 def put_back(parts: list[Float[Tensor, "_ o"]], order: list[Int[Tensor, " _"]]) -> Tensor:
-    """Return the results of passes in the order of the rows that were asked for.
-
-    Args:
-        parts: Result of each pass.
-        order: Place of each row of each pass.
-    """
+    """Return the results of passes in the order of all rows; `order` has the rows of each pass."""
     back = torch.argsort(torch.cat(order))
     return torch.cat(parts)[back.to(parts[0].device)]

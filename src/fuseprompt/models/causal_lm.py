@@ -3,8 +3,7 @@
 The log-probabilities of the next token and the exact negative log-likelihood of a text come from
 plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself begins a
 text with BOS, it is put in front here, and so is a prompt (`prompted`). As a secondary the model
-says how likely a text makes another (`continuation_nll`). Not here: what makes a caption fluent
-(`fuseprompt.objective.fluency`). Read next: `fuseprompt.models.kv_cache`.
+says how likely a text makes another (`continuation_nll`).
 """
 
 import inspect
@@ -37,20 +36,13 @@ CONTINUED_TOLERANCE = 1e-4
 class CausalLM(PretrainedModel):
     """A causal language model.
 
-    Args:
-        module: A Hugging Face model for causal language modelling.
-        tokenizer: Its tokenizer.
-        name: The id or folder it came from.
-
     Attributes:
         begin_ids: Ids before every text: what the tokenizer itself puts there, or a prompt.
         end_ids: Tokens that end a text, or begin with a newline.
-        can_continue: Whether `continue_from` gives the numbers of a whole pass; tried out, not
-            looked up.
+        can_continue: Whether `continue_from` gives the numbers of a whole pass; it is tried out.
 
     Raises:
-        ModelError: If the model has no token that ends a text, or cannot be used
-            (`PretrainedModel`).
+        ModelError: If the model has no token that ends a text.
     """
 
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
@@ -65,8 +57,14 @@ class CausalLM(PretrainedModel):
         self.can_continue: bool = bool(self._cache_keyword) and self._continues()
         if not self.can_continue:
             self.notes += ("It keeps no keys and values, so every step computes whole texts.",)
-        self.end_ids: Int[Tensor, " e"] = torch.tensor(self._find_end_ids(), dtype=torch.long)
-        if not len(self.end_ids):
+        ends: set[int] = {i for i, t in enumerate(tokenizer.token_texts) if t.startswith("\n")}
+        for config in (module.config, getattr(module, "generation_config", None)):
+            eos = getattr(config, "eos_token_id", None)
+            ends.update([eos] if isinstance(eos, int) else eos or [])
+        for text in ("<|endoftext|>", "<|im_end|>"):
+            ends.update(tokenizer.special_ids_of(text))
+        self.end_ids: Int[Tensor, " e"] = torch.tensor(sorted(ends), dtype=torch.long)
+        if not ends:
             raise ModelError(
                 f"{name}: no token of this model ends a text (no EOS in its config, no token "
                 "begins with a newline). Set eos_token_id in its config.json."
@@ -76,14 +74,9 @@ class CausalLM(PretrainedModel):
         """Return this model with a prompt before every text; weights are shared.
 
         The prompt is no part of a text: it is neither scored nor reported, but all that follows is
-        predicted from it. Texts that stand for special tokens are read as these tokens.
-
-        Args:
-            prompt: A text, or the messages of a chat (`role` and `content` each), which the model's
-                own chat template makes a text of.
-
-        Returns:
-            A model whose texts may be as much shorter as the prompt is long.
+        predicted from it, and texts may be as much shorter. Texts that stand for special tokens are
+        read as these tokens. The model's own chat template makes a text of the messages of a chat
+        (`role` and `content` each).
 
         Raises:
             ModelError: If the prompt leaves no room for a text, or a chat has no template.
@@ -127,15 +120,10 @@ class CausalLM(PretrainedModel):
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return how unlikely a continuation is after each text, in nats per token of it.
+        """Return the mean negative log-likelihood of a continuation after each text, in nats.
 
-        Args:
-            token_ids: Ids of the texts, special tokens included.
-            continuation: Ids that follow each text, at least one.
-            embeds: Stand in for the texts' embeddings, shape (b, s, d); differentiable.
-
-        Returns:
-            Mean negative log-likelihood of the continuation's tokens, shape (b,).
+        A text has its special tokens, a continuation at least one token. `embeds` stand in for the
+        texts' embeddings; the result is differentiable in them.
         """
         joined = concatenate(token_ids, continuation)
         width = continuation.ids.shape[1]
@@ -149,8 +137,7 @@ class CausalLM(PretrainedModel):
 
         def compute(ids: Tensor) -> Tensor:
             kept = min(width, ids.shape[1] - 1)
-            last = {"logits_to_keep": kept + 1} if self._keeps_logits else {}
-            logits = self.module(input_ids=ids, **last).logits[:, -kept - 1 : -1]
+            logits = self._last_logits(ids, kept + 1)[:, -kept - 1 : -1]
             log_probs = torch.log_softmax(logits.float(), dim=-1)
             nll = -log_probs.gather(-1, ids[:, -kept:, None])[..., 0]
             return torch.nn.functional.pad(nll, (width - kept, 0))
@@ -162,10 +149,13 @@ class CausalLM(PretrainedModel):
         return (nll * counted).sum(dim=1) / lengths
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
-        # Not every family can leave the logits of all other positions out.
-        last = {"logits_to_keep": 1} if self._keeps_logits else {}
-        logits: Tensor = self.module(input_ids=ids, **last).logits[:, -1]
-        return torch.log_softmax(logits.float(), dim=-1)
+        return torch.log_softmax(self._last_logits(ids, 1)[:, -1].float(), dim=-1)
+
+    def _last_logits(self, ids: Int[Tensor, "b s"], count: int, **more: Any) -> Tensor:
+        """Return logits; not every family can leave those before the last positions out."""
+        last = {"logits_to_keep": count} if self._keeps_logits else {}
+        logits: Tensor = self.module(input_ids=ids, **last, **more).logits
+        return logits
 
     @torch.no_grad()
     def next_log_probs(self, token_ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
@@ -177,27 +167,20 @@ class CausalLM(PretrainedModel):
     def continue_from(
         self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
     ) -> tuple[Float[Tensor, "b v"], KeyValues]:
-        """Return the log-probabilities after rows of equal length, going on from their past.
+        """Return the log-probabilities after rows of equal length, and keys and values of all.
 
-        Args:
-            token_ids: The tokens after the past, at least one, shape (b, s). Without a past they
-                are the whole rows, `begin_ids` included.
-            past: Keys and values of the tokens before, one row each; not changed.
-
-        Returns:
-            Log-probabilities of the next token, shape (b, v), and keys and values of all tokens.
+        The tokens, at least one, are those after the past, which has one row each and is not
+        changed. Without a past they are the whole rows, `begin_ids` included.
         """
         from transformers import DynamicCache
 
-        ids = token_ids.to(self.device)
         # A new object each time: the library's caches grow in place. Its layers append by
         # concatenation, so the tensors of `past` stay as they are.
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(past or ()):
             cache.update(keys, values, layer)
-        last = {"logits_to_keep": 1} if self._keeps_logits else {}
         known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True}
-        logits = self.module(input_ids=ids, **known, **last).logits[:, -1]
+        logits = self._last_logits(token_ids.to(self.device), 1, **known)[:, -1]
         key_values = tuple((layer.keys, layer.values) for layer in cache.layers)
         return torch.log_softmax(logits.float(), dim=-1), key_values
 
@@ -210,13 +193,7 @@ class CausalLM(PretrainedModel):
         The end is the event that an end-of-text token or a token that begins with a newline
         follows. A first token with nothing before it (no given token, no BOS) has no likelihood and
         is left out; the end of an empty text without BOS is that after the end of another text.
-
-        Args:
-            token_ids: Ids of each text, without special tokens.
-            num_given: How many ids at the start of each text are given, and not scored.
-
-        Returns:
-            One tensor per text, in nats; its last entry is the end.
+        Texts come without special tokens, results in nats.
         """
         num_begin = len(self.begin_ids)
         results: list[Tensor | None] = [None] * len(token_ids)
@@ -259,16 +236,3 @@ class CausalLM(PretrainedModel):
         with torch.no_grad(), full_precision():
             want = self._compute(ids.to(self.device))
         return bool(((got - want).abs() <= CONTINUED_TOLERANCE * want.abs().clamp_min(1.0)).all())
-
-    def _find_end_ids(self) -> list[int]:
-        ends: set[int] = {i for i, t in enumerate(self.tokenizer.token_texts) if t.startswith("\n")}
-        for config in (
-            self.module.config,
-            getattr(self.module, "generation_config", None),
-        ):
-            eos = getattr(config, "eos_token_id", None)
-            ends.update([eos] if isinstance(eos, int) else eos or [])
-        ends.update(
-            i for t in ("<|endoftext|>", "<|im_end|>") for i in self.tokenizer.special_ids_of(t)
-        )
-        return sorted(ends)

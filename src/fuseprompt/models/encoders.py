@@ -1,8 +1,7 @@
 """Encoders of text: to sentence vectors, and to logits of classes as pipelines give them.
 
 The pooling of a sentence encoder is read from the folder's sentence-transformers files; a plain
-body without them is mean-pooled. What cannot be done as the folder says is refused. The loss of a
-label is elsewhere (`fuseprompt.objective.terms`). Read next: `fuseprompt.models.image_text`.
+body without them is mean-pooled. What cannot be done as the folder says is refused.
 """
 
 import json
@@ -24,13 +23,10 @@ _FIRST, _MEAN = frozenset({"cls", "cls_token"}), frozenset({"mean", "mean_tokens
 
 @final
 class SentenceEncoder(PretrainedModel):
-    """Text to one L2-normalised vector.
+    """Text to one L2-normalised vector, by a module that returns `last_hidden_state`.
 
-    Args:
-        module: A Hugging Face encoder that returns `last_hidden_state`.
-        tokenizer: Its tokenizer.
+    Attributes:
         pools_first: Take the first position (CLS) instead of the mean over all positions.
-        name: The id or folder it came from.
     """
 
     def __init__(
@@ -44,9 +40,17 @@ class SentenceEncoder(PretrainedModel):
         cls, path: str | Path, tokenizer: Tokenizer, *, local_only: bool, name: str
     ) -> dict[str, Any]:
         """Read how to pool, and a limit of length, from the files of sentence-transformers."""
+        from transformers.utils import cached_file
 
         def read(file: str) -> Any:
-            return _read_json(path, file, local_only=local_only) or {}
+            found = cached_file(
+                str(path),
+                file,
+                local_files_only=local_only,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            return {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
 
         kinds = {str(m.get("type", "")).rsplit(".", 1)[-1] for m in read("modules.json")}
         if unknown := sorted(kinds - {"Transformer", "Pooling", "Normalize"}):
@@ -86,17 +90,11 @@ class SentenceEncoder(PretrainedModel):
 class Classifier(PretrainedModel):
     """Text to logits over labels.
 
-    Args:
-        module: A Hugging Face model for sequence classification.
-        tokenizer: Its tokenizer.
-        name: The id or folder it came from.
-
     Attributes:
         labels: Name of each logit.
 
     Raises:
-        ModelError: If the model has fewer than two labels, or two of the same name, or cannot be
-            used (`PretrainedModel`).
+        ModelError: If the model has fewer than two labels, or two of the same name.
     """
 
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
@@ -121,17 +119,3 @@ class Classifier(PretrainedModel):
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
         logits: Tensor = self.module(input_ids=ids).logits
         return logits
-
-
-def _read_json(path: str | Path, file: str, *, local_only: bool) -> Any:
-    """Return a JSON file of a folder or Hub id, or `None` where there is none."""
-    from transformers.utils import cached_file
-
-    found = cached_file(
-        str(path),
-        file,
-        local_files_only=local_only,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if found is None else json.loads(Path(found).read_text(encoding="utf-8"))

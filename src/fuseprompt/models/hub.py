@@ -2,14 +2,15 @@
 
 What a model is for is read from its configuration, never guessed from its name. Nothing runs code
 from a repository (`trust_remote_code` stays off), and nothing but this function ever downloads.
-Read next: `fuseprompt.models.causal_lm`.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,10 +30,7 @@ HUB_SECONDS = 5.0
 
 
 def load(
-    model_id: str | Path,
-    *,
-    local_only: bool = False,
-    device: str | torch.device = "auto",
+    model_id: str | Path, *, local_only: bool = False, device: str | torch.device = "auto"
 ) -> Model:
     """Load a model by id.
 
@@ -61,7 +59,7 @@ def load(
     if name.endswith(".gguf") and Path(name).is_file():
         return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
     file, cached_only = find_config(name, local_only=local_only)
-    kind = _kind_of(_read_config(file, name), name)
+    kind = _kind_of(file, name)
     try:
         return kind.load(name, local_only=cached_only, device=target, name=name)
     except (OSError, ValueError, SafetensorError) as error:
@@ -74,13 +72,8 @@ def load(
 def revision_of(model_id: str, *, local_only: bool = False) -> str:
     """Return what fixes the weights behind an id that `load` takes.
 
-    Args:
-        model_id: An offline id, a local folder, a GGUF file, or an id on the Hugging Face Hub.
-        local_only: Never ask the Hub, only its local cache.
-
-    Returns:
-        The digest of an offline model's origin, the SHA-256 of a folder's files, or the commit of
-        the Hub's repository that is in the local cache.
+    That is the digest of an offline model's origin, the SHA-256 of a folder's or GGUF file's
+    content, or the commit of the Hub's repository that is in the local cache.
 
     Raises:
         MissingModelError: If there is no such model; for the Hub, its configuration is downloaded.
@@ -133,31 +126,23 @@ def silence_libraries() -> None:
 def _load_offline(name: str, device: torch.device) -> Model:
     if name not in OFFLINE_IDS:
         raise MissingModelError(f"No offline model {name!r}; there are {', '.join(OFFLINE_IDS)}.")
-    if name == "offline:lm":
-        return CausalLM.load(offline_folder(name), device=device, name=name)
-    if name == "offline:sentiment":
-        return Classifier.load(offline_folder(name), device=device, name=name)
     if name == "offline:image-text":
-        text = SentenceEncoder.load(
-            offline_folder("offline:sentence"), device=device, name="offline:sentence"
-        )
-        with resources.as_file(
-            resources.files("fuseprompt") / "data" / "image_head.safetensors"
-        ) as head:
+        text = _load_offline("offline:sentence", device)
+        assert isinstance(text, SentenceEncoder)
+        packed = resources.files("fuseprompt") / "data" / "image_head.safetensors"
+        with resources.as_file(packed) as head:
             tower = ImageTower.load(offline_folder(name), head if head.is_file() else None)
         return TwoTowerModel(text, tower.image_features, name=name)
-    return SentenceEncoder.load(offline_folder(name), device=device, name=name)
+    kinds: dict[str, type[CausalLM | Classifier | SentenceEncoder]]
+    kinds = {"offline:lm": CausalLM, "offline:sentiment": Classifier}
+    kind = kinds.get(name, SentenceEncoder)
+    return kind.load(offline_folder(name), device=device, name=name)
 
 
 def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
-    """Find the configuration of a model in a folder, the Hub's local cache, or on the Hub.
+    """Return a model's config.json, and whether its other files must come without the Hub.
 
-    Args:
-        name: A folder or Hub id.
-        local_only: Never ask the Hub.
-
-    Returns:
-        Its config.json, and whether the other files must come without the Hub.
+    The file is in a folder, the Hub's local cache, or on the Hub.
 
     Raises:
         MissingModelError: If there is no such model here, and the Hub has none or does not answer.
@@ -215,21 +200,16 @@ def _ask_hub(name: str) -> str | None:
     return None
 
 
-def _read_config(file: Path, name: str) -> dict[str, object]:
-    try:
+def _kind_of(file: Path, name: str) -> type[CausalLM | ClipModel | Classifier | SentenceEncoder]:
+    """Return the class of a model by its configuration."""
+    config: Any = None
+    with suppress(ValueError):
         config = json.loads(file.read_text())
-    except ValueError:
-        config = None
     if not isinstance(config, dict):
         raise ModelError(f"{name}: its config.json is not a JSON object. Copy the folder again.")
-    return config
-
-
-def _kind_of(
-    config: dict[str, object], name: str
-) -> type[CausalLM] | type[ClipModel] | type[Classifier] | type[SentenceEncoder]:
-    """Return the driver for a configuration."""
-    architectures = [str(a) for a in config.get("architectures") or []]  # type: ignore[attr-defined]
+    architectures = [str(a) for a in config.get("architectures") or []]
+    decoders = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    writes = any(a.endswith(decoders) for a in architectures)
     if config.get("is_encoder_decoder"):
         raise ModelError(
             f"{name}: an encoder-decoder ({architectures}) cannot be used; "
@@ -240,13 +220,13 @@ def _kind_of(
             f"{name}: an image model ({architectures}) that reads no text; give an image-text "
             "model such as CLIP or SigLIP."
         )
-    if "text_config" in config and "vision_config" in config and not _writes(architectures):
+    if "text_config" in config and "vision_config" in config and not writes:
         return ClipModel
     if any(a.endswith("ForSequenceClassification") for a in architectures):
         return Classifier
-    if _writes(architectures):
+    if writes:
         return CausalLM
-    if any(a.endswith("Model") or a.endswith("ForMaskedLM") for a in architectures):
+    if any(a.endswith(("Model", "ForMaskedLM")) for a in architectures):
         return SentenceEncoder
     raise ModelError(
         f"{name}: its config.json names the architectures {architectures}; expected a causal "
@@ -254,18 +234,10 @@ def _kind_of(
     )
 
 
-def _writes(architectures: list[str]) -> bool:
-    return any(
-        a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
-        for a in architectures
-    )
-
-
 def _hash_files(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
-            digest.update(
-                f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\0".encode()
-            )
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.name}\0{content}\0".encode())
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 `ImageTextModel` is the protocol. `ClipModel` wraps any Hugging Face model with `get_text_features`
 and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image tower (the offline
-stand-in). Read next: `fuseprompt.objective.terms`.
+stand-in).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,18 +32,11 @@ class ImageTextModel(TextModel, Protocol):
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
-        ...
 
 
 @final
 class TwoTowerModel:
-    """A sentence encoder and an image encoder that share one space.
-
-    Args:
-        text: Text tower.
-        image: From RGB pictures to L2-normalised features, as wide as the text tower's.
-        name: What error messages call the model.
-    """
+    """A sentence encoder and an image encoder, both to L2-normalised features of one space."""
 
     def __init__(
         self,
@@ -73,8 +66,7 @@ class TwoTowerModel:
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         """Return the L2-normalised features of RGB pictures, shape (n, o)."""
         with full_precision():
-            features: Tensor = self._image(images)
-        return features
+            return self._image(images)
 
 
 @final
@@ -85,18 +77,11 @@ class ClipModel(PretrainedModel):
     gets texts filled up to its full length, as its own processor fills them; all others see texts
     at their true length. Which kind a model is, is tried out and not looked up.
 
-    Args:
-        module: The model.
-        tokenizer: Its tokenizer.
-        processor: Its image processor.
-        name: The id or folder it came from.
-
     Attributes:
         padded_to: Tokens that every text is filled up to, or `None`.
 
     Raises:
-        ModelError: If the model has no text or no image side, or cannot be used
-            (`PretrainedModel`).
+        ModelError: If the model has no text or no image side.
     """
 
     def __init__(
@@ -137,14 +122,8 @@ class ClipModel(PretrainedModel):
         """Return the L2-normalised text features of each row of ids, shape (b, o)."""
         if self.padded_to is None:
             return super().outputs(token_ids, embeds=embeds)
-        return run_by_length(
-            self._compute_padded,
-            token_ids,
-            device=self.device,
-            size=self.pass_size,
-            embeds=embeds,
-            padded_to=self.padded_to,
-        )
+        compute, size, length = self._compute_padded, self.pass_size, self.padded_to
+        return run_by_length(compute, token_ids, size=size, embeds=embeds, padded_to=length)
 
     @torch.no_grad()
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
@@ -164,15 +143,13 @@ class ClipModel(PretrainedModel):
 
     def start_cache(self) -> TowerCache | None:
         """Return an empty cache for texts that begin alike; `None` if the tower is not causal."""
-        if self._tower is None:
-            return None
-        return TowerCache(self._tower, self.outputs)
+        return None if self._tower is None else TowerCache(self._tower, self.outputs)
 
     def _find_tower(self) -> TextTower | None:
         """Return the text tower if its passes can start after a prefix, which is tried out."""
         if self.padded_to is not None:
             return None
-        tower = TextTower(self._compute, self.text_side.config, self.device, self.pass_size)
+        tower = TextTower(self._compute, self.text_side.config, self.pass_size)
         return tower if tower.can_continue(self._sample()) else None
 
     def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:

@@ -14,6 +14,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -83,7 +84,7 @@ def open_image(picture: Picture) -> Image.Image:
             f"A picture was given as {type(picture).__name__}, expected a path, the bytes of an "
             "image file, a Pillow image or a numpy array."
         )
-    register_heif()
+    _register_heif()
     try:
         return _read(source, name)
     except ImageError:
@@ -91,20 +92,15 @@ def open_image(picture: Picture) -> Image.Image:
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them.
         # Odd metadata can hide pixels that are intact.
         if (bare := _without_metadata(source)) is not None:
-            try:
+            with suppress(Exception):  # The first error says more.
                 return _read(bare, name)
-            except Exception:
-                pass  # The first error says more.
         raise ImageError(f"{name}: {_reason(error, source)}") from None
 
 
-def register_heif() -> bool:
-    """Let Pillow read HEIC if the package pillow-heif is installed; return whether it is."""
-    try:
+def _register_heif() -> None:
+    """Let Pillow read HEIC if the package pillow-heif is installed."""
+    with suppress(ImportError, OSError):  # OSError: it lacks a library.
         importlib.import_module("pillow_heif").register_heif_opener()
-    except (ImportError, OSError):  # OSError: it lacks a library.
-        return False
-    return True
 
 
 def _check_file(name: str) -> None:
@@ -209,11 +205,10 @@ def _image_of(array: np.ndarray, name: str) -> Image.Image:
             "1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) channels. Put channels last."
         )
     _check_size(shape[1], shape[0], name)
-    channels = array.reshape(shape)
-    colours = _to_bytes(channels[..., : 3 if shape[2] > 2 else 1])
-    if shape[2] in (2, 4):
-        colours = np.concatenate([colours, _to_bytes(channels[..., -1:])], axis=-1)
-    return Image.fromarray(colours[..., 0] if shape[2] == 1 else np.ascontiguousarray(colours))
+    num_colours = 3 if shape[2] > 2 else 1
+    parts = np.split(array.reshape(shape), [num_colours], axis=-1)
+    pixels = np.concatenate([_to_bytes(part) for part in parts], axis=-1)
+    return Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
 
 
 def _to_bytes(values: np.ndarray) -> np.ndarray:
@@ -230,9 +225,9 @@ def _to_bytes(values: np.ndarray) -> np.ndarray:
 def _range(values: np.ndarray) -> tuple[float, float]:
     """Return which values are black and white.
 
-    16-bit numbers without a sign have a white of their own. Of others, the least white of the
-    usual ones that no value exceeds, unless the picture would be all but black with it: then, and
-    for values below 0, the range of the values themselves, as viewers of measurements show them.
+    16-bit numbers without a sign have a fixed white. Others have the least usual white that no
+    value exceeds; if the picture would be all but black with it, or has values below 0, they have
+    their own range, as viewers of measurements show them.
     """
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:
         return 0.0, 65535.0
@@ -339,9 +334,6 @@ def describe_left_alone(folder: str | Path, *, with_others: bool = True) -> str:
     """Return a sentence on what `list_images` leaves alone and why, with counts; "" for nothing.
 
     Without `with_others` only pictures count, not texts and sub-folders.
-
-    Raises:
-        ImageError: If the folder cannot be listed.
     """
     _, left = _sort(folder, with_others=with_others)
     return f"{folder}: left alone: {left}." if left else ""
@@ -349,7 +341,7 @@ def describe_left_alone(folder: str | Path, *, with_others: bool = True) -> str:
 
 def _sort(folder: str | Path, *, with_others: bool) -> tuple[list[Path], str]:
     """Return the image files of a folder, and in words what else is there, counted by reason."""
-    register_heif()
+    _register_heif()
     readable = {
         ending
         for ending, kind in Image.registered_extensions().items()

@@ -4,7 +4,7 @@ In a causal model the keys and values of a token depend on nothing behind it. `P
 the next token of texts that grow; `TowerCache` computes the features of many texts that extend a
 few prefixes, in a causal text tower such as CLIP's. Prefixes are found by their token ids, so beams
 may die, be copied or change places, and nothing that a caller does can make an entry wrong. A cache
-belongs to one search and never to a model. Read next: `fuseprompt.models.image_text`.
+belongs to one search and never to a model.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,15 +29,7 @@ _STORED_TOKENS: Final = 4
 
 
 def count_shared(left: Int[Tensor, "*#b s"], right: Int[Tensor, "*#b t"]) -> Int[Tensor, "*b"]:
-    """Return how many ids two rows share at their beginning.
-
-    Args:
-        left: Rows of ids; leading axes broadcast.
-        right: Rows of ids.
-
-    Returns:
-        Counts, at most the shorter width; ids of padding count where they are equal.
-    """
+    """Return how many ids rows share at their beginning, equal ids of padding included."""
     width = min(left.shape[-1], right.shape[-1])
     return (left[..., :width] == right[..., :width]).cumprod(dim=-1).sum(dim=-1)
 
@@ -58,13 +50,7 @@ class _Entry:
 
 @final
 class PrefixCache:
-    """Next-token log-probabilities of texts that extend those of the call before.
-
-    A model that cannot go on from a past computes whole rows.
-
-    Args:
-        model: The language model.
-        max_bytes: Bytes of keys and values kept at most.
+    """Next-token log-probabilities of texts that extend those of the call before, or of whole rows.
 
     Attributes:
         num_computed: Tokens that went through the model so far.
@@ -84,15 +70,10 @@ class PrefixCache:
         return sum(count_bytes(entry.key_values) for entry in self._entries)
 
     def next_log_probs(self, token_ids: PaddedIds, *, keep: bool = True) -> Float[Tensor, "b v"]:
-        """Return the log-probabilities of the token after each text.
+        """Return the log-probabilities of the token after each text, on the model's device.
 
-        Args:
-            token_ids: Ids of the texts, without special tokens; at least one text.
-            keep: Whether the next call asks for texts that extend these, and not those of the last
-                call that kept its texts.
-
-        Returns:
-            Log-probabilities on the model's device, shape (b, v).
+        With `keep` the next call asks for texts that extend these, and not those of the last call
+        that kept its texts. Texts come without special tokens.
 
         Raises:
             ValueError: If there is no text.
@@ -172,21 +153,15 @@ class PrefixCache:
 class TowerCache:
     """Features of texts that extend prefixes, each of which is computed once.
 
-    Args:
-        tower: The text tower.
-        plain: From ids with special tokens to features without any cache.
-        max_bytes: Bytes of keys and values held at once; more prefixes are worked through in parts.
+    Where keys and values of all prefixes take more than `max_bytes`, prefixes are worked through in
+    parts; `plain` computes features without any cache.
 
     Attributes:
         num_computed: Tokens that went through the tower so far, those of `plain` included.
     """
 
     def __init__(
-        self,
-        tower: TextTower,
-        plain: Callable[[PaddedIds], Float[Tensor, "b o"]],
-        *,
-        max_bytes: int = MAX_BYTES,
+        self, tower: TextTower, plain: Callable[[PaddedIds], Tensor], *, max_bytes: int = MAX_BYTES
     ) -> None:
         self._tower = tower
         self._plain = plain
@@ -204,14 +179,10 @@ class TowerCache:
     def outputs(
         self, token_ids: PaddedIds, prefixes: PaddedIds, rows: Int[Tensor, " b"]
     ) -> Float[Tensor, "b o"]:
-        """Return the features of each text, shape (b, o).
+        """Return the features of each text, whose special tokens are included.
 
-        Args:
-            token_ids: Ids of the texts, special tokens included.
-            prefixes: Ids that texts begin with, the special tokens before a text included, those
-                after it not.
-            rows: Prefix of each text, shape (b,); how many of its tokens a text really shares is
-                found here.
+        Prefixes include the special tokens before a text, not those after it. `rows` has the prefix
+        of each text; how many of its tokens a text really shares is found here.
         """
         uses = torch.bincount(rows, minlength=len(prefixes))
         if not bool(((uses > 1) & (prefixes.lengths > 0)).any()):
@@ -221,8 +192,7 @@ class TowerCache:
         limits = torch.minimum(prefixes.lengths[rows], token_ids.lengths - 1)
         kept = torch.minimum(shared, limits)
         prefix_bytes = max(1, self._tower.token_bytes * prefixes.ids.shape[1])
-        parts: list[Tensor] = []
-        order: list[Tensor] = []
+        parts, order = [], []
         at_once = max(1, self._max_bytes // prefix_bytes)
         for group in torch.split(torch.arange(len(prefixes)), at_once):
             among = torch.nonzero((rows >= group[0]) & (rows <= group[-1])).flatten()

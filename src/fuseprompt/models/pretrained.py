@@ -2,7 +2,6 @@
 
 What all families share is here once; `causal_lm`, `encoders` and `image_text` say what a family
 makes of its numbers. Here is no loss and no choice between families (`fuseprompt.models.hub`).
-Read next: `fuseprompt.models.encoders`.
 """
 
 from abc import ABC, abstractmethod
@@ -33,13 +32,8 @@ M = TypeVar("M", bound="PretrainedModel")
 class PretrainedModel(ABC):
     """A frozen model that makes one vector of each text; a family says which (`_compute`).
 
-    Args:
-        module: A Hugging Face model.
-        tokenizer: Its tokenizer.
-        name: The id or folder it came from.
-        text_side: The part of `module` that embeds token ids, if that is not the whole.
-
     Attributes:
+        text_side: The part of `module`, a Hugging Face model, that embeds token ids.
         source: Where it was loaded from, or `None`.
         max_length: Longest text in tokens, special tokens included.
         notes: What is unusual about the model and changes what a search does.
@@ -80,17 +74,7 @@ class PretrainedModel(ABC):
         device: torch.device | None = None,
         name: str = "",
     ) -> M:
-        """Load a folder (or Hub id, when `local_only` is off) in fp32.
-
-        Args:
-            path: The folder or id.
-            local_only: Never ask the Hub.
-            device: Where the weights go.
-            name: What error messages call the model.
-
-        Returns:
-            The model.
-        """
+        """Load a folder (or Hub id, when `local_only` is off) in fp32."""
         import transformers
 
         auto = getattr(transformers, cls.auto_class)
@@ -104,14 +88,10 @@ class PretrainedModel(ABC):
 
     @classmethod
     def _read_more(
-        cls,
-        path: str | Path,  # noqa: ARG003
-        tokenizer: Tokenizer,  # noqa: ARG003
-        *,
-        local_only: bool,  # noqa: ARG003
-        name: str,  # noqa: ARG003
+        cls, path: str | Path, tokenizer: Tokenizer, *, local_only: bool, name: str
     ) -> dict[str, Any]:
         """Return what else the family is made of, by the names of its arguments."""
+        del path, tokenizer, local_only, name
         return {}
 
     @cached_property
@@ -128,15 +108,10 @@ class PretrainedModel(ABC):
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Return one vector for each text, whatever its neighbours are.
+        """Return one fp32 vector for each text, special tokens included, whatever its neighbours.
 
-        Args:
-            token_ids: Ids with special tokens.
-            embeds: Stand in for the ids' embeddings, shape (b, s, d); the result is differentiable
-                in them and in nothing else.
-
-        Returns:
-            Vectors, shape (b, o), in fp32.
+        Where `embeds` stand in for the ids' embeddings, the result is differentiable in them and in
+        nothing else.
         """
         return self._run(self._compute, token_ids, embeds=embeds)
 
@@ -152,8 +127,6 @@ class PretrainedModel(ABC):
         embeds: Float[Tensor, "b s d"] | None = None,
         padded_to: int = 1,
     ) -> Float[Tensor, "b o"]:
-        """Run a function of ids of equal length on batches (`run_by_length`)."""
-
         def forward(ids: Tensor, part: Tensor | None) -> Tensor:
             if part is None:
                 with torch.no_grad():
@@ -161,14 +134,8 @@ class PretrainedModel(ABC):
             with replaced_embeddings(self.text_side, part):
                 return compute(ids)
 
-        return run_by_length(
-            forward,
-            token_ids,
-            device=self.device,
-            size=self.pass_size,
-            embeds=embeds,
-            padded_to=padded_to,
-        )
+        size = self.pass_size
+        return run_by_length(forward, token_ids, size=size, embeds=embeds, padded_to=padded_to)
 
     def _sample(self) -> Int[Tensor, "1 s"]:
         """Return the ids of a text of several tokens, special tokens included."""
@@ -176,7 +143,7 @@ class PretrainedModel(ABC):
 
 
 def count_positions(module: Any) -> int | None:
-    """Return how many tokens a model has positions for, or `None` if its configuration names none.
+    """Return how many tokens a model has positions for, or `None` if nothing names a number.
 
     RoBERTa and its relatives count positions from the padding id, so the first rows of their table
     are never the position of a token; such a table has a padding row of its own.
@@ -190,11 +157,7 @@ def count_positions(module: Any) -> int | None:
 
 
 def check_tokenizer(tokenizer: Tokenizer) -> None:
-    """Check that a tokenizer puts no special token twice at one side of a text.
-
-    Raises:
-        TokenizerError: If it does.
-    """
+    """Raise a `TokenizerError` if a tokenizer puts a special token twice at one side of a text."""
     for side, ids in (("before", tokenizer.prefix_ids), ("after", tokenizer.suffix_ids)):
         if len(set(ids)) < len(ids):
             raise TokenizerError(
@@ -204,11 +167,7 @@ def check_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 def check_embeddings(module: Any, tokenizer: Tokenizer, *, name: str) -> None:
-    """Check that a model has a matrix of token embeddings with a usable row for every token.
-
-    Raises:
-        ModelError: If there is no such layer, it has too few rows, or NaN among them.
-    """
+    """Raise a `ModelError` unless a model has a matrix with a finite row for every token."""
     try:
         weight = module.get_input_embeddings().weight
     except (AttributeError, NotImplementedError):
@@ -238,11 +197,7 @@ def check_embeddings(module: Any, tokenizer: Tokenizer, *, name: str) -> None:
 
 
 def check_output(output: Tensor, *, name: str) -> None:
-    """Check that a model's answer to a plain text or picture is finite.
-
-    Raises:
-        ModelError: If there is NaN or infinity in it.
-    """
+    """Raise a `ModelError` unless a model's answer to a plain text or picture is finite."""
     if not bool(torch.isfinite(output).all()):
         raise ModelError(
             f"{name}: the answer to a plain text holds NaN or infinity, so the weights are damaged "

@@ -2,8 +2,7 @@
 
 In a causal tower such as CLIP's the beginning of a text does not depend on its end, so the keys and
 values of a prefix serve every text that begins with it. The library has no cache for such towers:
-for a pass, the tower's attention is exchanged for one that also sees the prefix. Nothing is
-remembered here. Read next: `fuseprompt.models.kv_cache`.
+for a pass, the tower's attention is exchanged for one that also sees the prefix.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ _ATTENTION: Final = "fuseprompt_prefixes"
 @final
 @dataclass(eq=False)
 class _Pass:
-    """What attention has to know during one forward pass of a tower; layers are called in order.
+    """State of attention during one forward pass of a tower; layers are called in order.
 
     Attributes:
         prefixes: Keys and values of the prefixes, or () to compute some.
@@ -98,33 +97,29 @@ class _Pass:
 @final
 @dataclass(eq=False)
 class TextTower:
-    """A causal text tower whose passes can start after a prefix.
-
-    Whether that is right for a model is tried out when it is loaded (`can_continue`).
+    """A causal text tower whose passes can start after a prefix, as far as `can_continue` says.
 
     Attributes:
         compute: From ids, shape (b, s), and keywords `position_ids` and `prefix_pass`, which reach
             the tower's own layers, to features, shape (b, o).
         config: The tower's configuration, which names its attention.
-        device: Where it is.
-        size: How large its passes may be.
+        size: How large its passes may be, and where it is.
         token_bytes: Bytes of keys and values of one token; 0 before any were computed.
     """
 
     compute: Callable[..., Float[Tensor, "b o"]]
     config: Any
-    device: torch.device
     size: PassSize
     token_bytes: int = 0
 
     @torch.no_grad()
     def start(self, prefixes: PaddedIds) -> KeyValues:
         """Return keys and values of prefixes; those beyond a prefix's length mean nothing."""
-        ids = prefixes.ids.to(self.device)
+        ids = prefixes.ids.to(self.size.device)
         length = ids.shape[1]
-        causal = torch.ones(1, 1, length, length, dtype=torch.bool, device=self.device).tril()
-        now = _Pass((), torch.arange(len(ids), device=self.device), causal)
-        positions = torch.arange(length, device=self.device)[None]
+        causal = torch.ones(1, 1, length, length, dtype=torch.bool, device=self.size.device).tril()
+        now = _Pass((), torch.arange(len(ids), device=self.size.device), causal)
+        positions = torch.arange(length, device=self.size.device)[None]
         with _attention(self.config):
             self.compute(ids, position_ids=positions, prefix_pass=now)
         self.token_bytes = count_bytes(now.key_values) // ids.numel()
@@ -138,21 +133,19 @@ class TextTower:
         rows: Int[Tensor, " b"],
         kept: Int[Tensor, " b"],
     ) -> Float[Tensor, "b o"]:
-        """Return the features of texts from their tokens after the prefix.
+        """Return the features of texts from their tokens after the `kept` ones of a prefix.
 
-        Args:
-            token_ids: Tokens after the kept ones, shape (b, s).
-            prefixes: Keys and values of all prefixes.
-            rows: Prefix of each text, shape (b,); quickest where texts of one prefix are together.
-            kept: Tokens of the prefix that each text begins with, shape (b,).
+        `rows` has the prefix of each text; it is quickest where texts of one prefix are together.
         """
         spans: list[tuple[int, int]] = []
-        if self.device.type == "cpu":  # An accelerator copies faster than it takes small steps.
+        if (
+            self.size.device.type == "cpu"
+        ):  # An accelerator copies faster than it takes small steps.
             runs = torch.unique_consecutive(rows, return_counts=True)
             spans = list(zip(*(t.tolist() for t in runs), strict=True))
-        ids, rows, kept = (t.to(self.device) for t in (token_ids, rows, kept))
+        ids, rows, kept = (t.to(self.size.device) for t in (token_ids, rows, kept))
         length, width = ids.shape[1], prefixes[0][0].shape[2]
-        at = torch.arange(max(length, width), device=self.device)
+        at = torch.arange(max(length, width), device=self.size.device)
         known = (at[:width] < kept[:, None])[:, None, None].expand(-1, 1, length, -1)
         own = (at[:length] <= at[:length, None]).expand(len(ids), 1, -1, -1)
         now = _Pass(prefixes, rows, torch.cat([known, own], dim=-1), spans)
@@ -161,19 +154,12 @@ class TextTower:
             return self.compute(ids, position_ids=positions, prefix_pass=now).float()
 
     def can_continue(self, ids: Int[Tensor, "1 s"]) -> bool:
-        """Try out whether going on from a prefix gives the features of the whole text.
-
-        Args:
-            ids: A text of several tokens, special tokens included.
-
-        Returns:
-            Whether all features agree, for two lengths of what is kept.
-        """
+        """Return whether going on from a prefix, of two lengths, gives a whole text's features."""
         zero = torch.zeros(1, dtype=torch.long)
         try:
             with full_precision(), torch.no_grad():
                 begun = self.start(PaddedIds(ids[:, :-1], zero + ids.shape[1] - 1))
-                want = self.compute(ids.to(self.device)).float()
+                want = self.compute(ids.to(self.size.device)).float()
                 for cut in (1, ids.shape[1] // 2):
                     got = self.go_on(ids[:, cut:], begun, zero, zero + cut)
                     if not bool(((got - want).abs() <= TOLERANCE).all()):
@@ -189,26 +175,13 @@ def _attention(config: Any) -> Iterator[None]:
     """Make a tower attend as `_Pass` does, inside this block."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(_ATTENTION, _attend)
+    def attend(_module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: Any, **more: Any) -> Any:
+        return more["prefix_pass"].attend(q, k, v, more.get("scaling")), None  # Nothing is padded.
+
+    AttentionInterface.register(_ATTENTION, attend)
     usual = config._attn_implementation
     config._attn_implementation = _ATTENTION
     try:
         yield
     finally:
         config._attn_implementation = usual
-
-
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    prefix_pass: _Pass,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attend as `AttentionInterface` wants it; there is no padding, so no mask is needed."""
-    del module, attention_mask
-    return prefix_pass.attend(query, key, value, scaling), None
