@@ -3,13 +3,13 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
-from fuseprompt.errors import FuseError, UsageError
+from fuseprompt.errors import FuseError
 from fuseprompt.tasks.settings import File, Folder, Integer, ModelId, PositiveInt
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class Options:
         secondary: The other model.
         out: Folder for table.safetensors and table.json.
         words: Text whose words are used; by default, the list that ships with fuseprompt.
-        corpus: Corpus from the Hub whose words are used; needs the package datasets.
-        frequency_weights: Let a word count as often as it occurs in the text or corpus.
+        frequency_weights: Let a word count as often as it occurs in the text of --words.
         max_tokens: Most tokens of a word in either model.
         words_per_case: Most words for one map.
         by_length: One map per token count of the secondary, as the paper has it.
@@ -39,7 +38,6 @@ class Options:
     out: Folder
     output: Output
     words: File | None = None
-    corpus: Literal["wikitext"] | None = None
     frequency_weights: bool = False
     max_tokens: PositiveInt = 4
     words_per_case: PositiveInt = 16_384
@@ -50,8 +48,6 @@ class Options:
 
 def run(options: Options) -> int:
     """Fit maps from the primary's embeddings to the secondary's; return 0."""
-    if options.words is not None and options.corpus is not None:
-        raise UsageError("--words and --corpus: give one of them, or neither.")
     from fuseprompt.fuse.fit import FitSettings, fit_adapter
     from fuseprompt.models.hub import load
 
@@ -88,29 +84,15 @@ def _read_words(options: Options) -> dict[str, float]:
     """Return words and how often they occur."""
     from fuseprompt.fuse.alignment import default_words
 
-    if options.words is not None:
-        try:
-            with options.words.open(encoding="utf-8") as lines:
-                return _count_words(lines)
-        except (OSError, UnicodeDecodeError) as error:
-            raise FuseError(
-                f"{options.words} cannot be read as text ({error}). Pass a UTF-8 text file."
-            ) from None
-    if options.corpus is None:
+    if options.words is None:
         return dict.fromkeys(default_words(), 1.0)
     try:
-        from datasets import load_dataset  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
+        with options.words.open(encoding="utf-8") as lines:
+            counts = Counter(word for line in lines for word in line.split())
+    except (OSError, UnicodeDecodeError) as error:
         raise FuseError(
-            "--corpus wikitext needs the package datasets: pip install datasets. Without it, pass "
-            "--words FILE, or neither."
+            f"{options.words} cannot be read as text ({error}). Pass a UTF-8 text file."
         ) from None
-    rows: Any = load_dataset("Salesforce/wikitext", "wikitext-103-raw-v1", split="train")
-    return _count_words(row["text"] for row in rows)
-
-
-def _count_words(lines: Iterable[str]) -> dict[str, float]:
-    counts = Counter(word for line in lines for word in line.split())
     return {word: float(count) for word, count in counts.items()}
 
 
