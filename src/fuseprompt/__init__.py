@@ -12,7 +12,7 @@ _HOMES = {
     "AutoDAN": "fuseprompt.methods.autodan",
     "Continuation": "fuseprompt.objective.terms",
     "FuseAdapter": "fuseprompt.fuse.adapter",
-    "Fluency": "fuseprompt.objective.fluency",
+    "Fluency": "fuseprompt.objective.terms",
     "ImageText": "fuseprompt.objective.terms",
     "Label": "fuseprompt.objective.terms",
     "Objective": "fuseprompt.objective.objective",
@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from fuseprompt.fuse.fit import fit_adapter
     from fuseprompt.methods.autodan import AutoDAN
     from fuseprompt.models.hub import load
-    from fuseprompt.objective.fluency import Fluency
     from fuseprompt.objective.objective import Objective, Problem
-    from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
+    from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
     from fuseprompt.search.minimize import minimize
     from fuseprompt.tasks.caption import caption
 

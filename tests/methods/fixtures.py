@@ -3,9 +3,8 @@
 from PIL import Image
 
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import ImageText, Label
+from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.search.constraints import Constraint
 from tests.tiny import classifier, clip, gpt2

@@ -8,8 +8,8 @@ import torch
 
 from fuseprompt.errors import SearchError
 from fuseprompt.methods.autodan import AutoDAN, AutoDANState, has_waited
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Evaluation, Objective, Problem
+from fuseprompt.objective.terms import Fluency
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.candidates import Proposer, keep_best

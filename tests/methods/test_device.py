@@ -19,9 +19,8 @@ from fuseprompt.models.base import HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
+from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal, ProposalState
 from fuseprompt.proposals.fuse import Fuse

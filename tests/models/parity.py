@@ -23,7 +23,7 @@ from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import PrefixCache
-from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests.models.families import LABELS, Family
 

@@ -8,8 +8,8 @@ import torch
 from fuseprompt.errors import ModelError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.terms import Fluency
 from fuseprompt.search.minimize import minimize
 from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama, save_folder
 

@@ -6,9 +6,8 @@ from PIL import Image
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.bound_term import END_ROOM
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import BoundObjective, Objective, Problem, derive_seed
-from fuseprompt.objective.terms import ImageText, Label, TextSimilarity
+from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
 from tests.tiny import MAX_LENGTH, classifier, clip, gpt2, sentence_encoder
 
 RED, BLUE = Image.new("RGB", (40, 30), "red"), Image.new("RGB", (20, 50), "blue")

@@ -5,9 +5,8 @@ import torch
 from PIL import Image
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import Continuation, ImageText, Label, TextSimilarity
+from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tiny import classifier, clip, gpt2, sentence_encoder
 

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from fuseprompt.models.base import TextModel
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import TextSimilarity
+from fuseprompt.objective.terms import Fluency, TextSimilarity
 from fuseprompt.proposals.base import Positions
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer

@@ -48,15 +48,7 @@ def full_precision() -> Iterator[None]:
 
 @final
 class PassSize:
-    """The number of tokens that one forward pass may hold.
-
-    Attributes:
-        device: Where the model is.
-        tokens: An estimate, given for a CPU; what fitted last, once memory ran out.
-
-    Raises:
-        ValueError: If `tokens` is not positive.
-    """
+    """The number of tokens that a forward pass may hold: an estimate, then what has fitted last."""
 
     def __init__(self, tokens: int, device: torch.device) -> None:
         if tokens < 1:
@@ -67,17 +59,9 @@ class PassSize:
     def run(
         self, rows: Int[Tensor, " n"], row_tokens: int, compute: Callable[[Int[Tensor, " c"]], T]
     ) -> Iterator[tuple[Int[Tensor, " c"], T]]:
-        """Work through rows, each of so many tokens, in passes that fit.
-
-        `compute` is called again with half as many rows when memory runs out, so it must not change
-        anything that outlasts it.
-
-        Yields:
-            The rows of a pass and their result, in order.
-
-        Raises:
-            RuntimeError: The allocator's own error, if a single row does not fit.
-        """
+        """Work through rows, each of so many tokens, in passes that fit; yield rows and results."""
+        # `compute` is called again with half as many rows when memory runs out, so it must not
+        # change anything that outlasts it. If a single row does not fit, that is an error.
         start = 0
         while start < len(rows):
             chunk = rows[start : start + max(1, self.tokens // max(row_tokens, 1))]

@@ -34,16 +34,10 @@ CONTINUED_TOLERANCE = 1e-4
 
 @final
 class CausalLM(PretrainedModel):
-    """A causal language model.
+    """A causal language model, which needs a token that ends a text."""
 
-    Attributes:
-        begin_ids: Ids before every text: what the tokenizer itself puts there, or a prompt.
-        end_ids: Tokens that end a text, or begin with a newline.
-        can_continue: Whether `continue_from` gives the numbers of a whole pass; it is tried out.
-
-    Raises:
-        ModelError: If the model has no token that ends a text.
-    """
+    # `begin_ids` stand before every text (BOS, a prompt); `end_ids` end a text or begin with a
+    # newline; `can_continue` says whether `continue_from` was found to equal whole passes.
 
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
 

@@ -88,14 +88,7 @@ class SentenceEncoder(PretrainedModel):
 
 @final
 class Classifier(PretrainedModel):
-    """Text to logits over labels.
-
-    Attributes:
-        labels: Name of each logit.
-
-    Raises:
-        ModelError: If the model has fewer than two labels, or two of the same name.
-    """
+    """Text to logits over labels, of which there are at least two, all different."""
 
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 

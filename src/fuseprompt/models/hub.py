@@ -70,15 +70,7 @@ def load(
 
 
 def revision_of(model_id: str, *, local_only: bool = False) -> str:
-    """Return what fixes the weights behind an id that `load` takes.
-
-    That is the digest of an offline model's origin, the SHA-256 of a folder's or GGUF file's
-    content, or the commit of the Hub's repository that is in the local cache.
-
-    Raises:
-        MissingModelError: If there is no such model; for the Hub, its configuration is downloaded.
-        ModelError: If a folder has no configuration.
-    """
+    """Return what fixes the weights behind an id: a digest, the hash of files, or a commit."""
     if model_id.startswith("offline:"):
         offline_folder(model_id)  # Says what is missing, and what mends it.
         name = model_id.removeprefix("offline:")
@@ -140,14 +132,7 @@ def _load_offline(name: str, device: torch.device) -> Model:
 
 
 def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
-    """Return a model's config.json, and whether its other files must come without the Hub.
-
-    The file is in a folder, the Hub's local cache, or on the Hub.
-
-    Raises:
-        MissingModelError: If there is no such model here, and the Hub has none or does not answer.
-        ModelError: If the folder has no configuration.
-    """
+    """Return a model's config.json, and whether its other files must come without the Hub."""
     folder = Path(name)
     if name and folder.is_dir():
         file = folder / "config.json"

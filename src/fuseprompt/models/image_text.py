@@ -71,18 +71,11 @@ class TwoTowerModel:
 
 @final
 class ClipModel(PretrainedModel):
-    """A Hugging Face image-text model (CLIP and its relatives).
+    """A Hugging Face image-text model (CLIP and its relatives)."""
 
-    A family that reads its padding (SigLIP pools the last position, whatever is there) always
-    gets texts filled up to its full length, as its own processor fills them; all others see texts
-    at their true length. Which kind a model is, is tried out and not looked up.
-
-    Attributes:
-        padded_to: Tokens that every text is filled up to, or `None`.
-
-    Raises:
-        ModelError: If the model has no text or no image side.
-    """
+    # A family that reads its padding (SigLIP pools the last position, whatever is there) always
+    # gets texts filled up to `padded_to` tokens, as its own processor fills them; others see texts
+    # at their true length. Which kind a model is, is tried out and not looked up.
 
     def __init__(
         self, module: Any, tokenizer: Tokenizer, processor: Any, *, name: str = ""

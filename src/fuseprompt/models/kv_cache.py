@@ -70,14 +70,9 @@ class PrefixCache:
         return sum(count_bytes(entry.key_values) for entry in self._entries)
 
     def next_log_probs(self, token_ids: PaddedIds, *, keep: bool = True) -> Float[Tensor, "b v"]:
-        """Return the log-probabilities of the token after each text, on the model's device.
-
-        With `keep` the next call asks for texts that extend these, and not those of the last call
-        that kept its texts. Texts come without special tokens.
-
-        Raises:
-            ValueError: If there is no text.
-        """
+        """Return the log-probabilities of the token after each text, on the device of the model."""
+        # With `keep` the next call asks for texts that extend these, and not those of the last call
+        # that kept its texts. Texts come without special tokens.
         if not len(token_ids):
             raise ValueError("next_log_probs needs at least one text, got none.")
         rows = prepend_beginning(self._model, token_ids)
@@ -151,14 +146,10 @@ class PrefixCache:
 
 @final
 class TowerCache:
-    """Features of texts that extend prefixes, each of which is computed once.
+    """Features of texts that extend prefixes, each of which is computed once."""
 
-    Where keys and values of all prefixes take more than `max_bytes`, prefixes are worked through in
-    parts; `plain` computes features without any cache.
-
-    Attributes:
-        num_computed: Tokens that went through the tower so far, those of `plain` included.
-    """
+    # Where keys and values of all prefixes take more than `max_bytes`, they are worked through
+    # in parts. `num_computed` counts the tokens that went through the tower, `plain` included.
 
     def __init__(
         self, tower: TextTower, plain: Callable[[PaddedIds], Tensor], *, max_bytes: int = MAX_BYTES

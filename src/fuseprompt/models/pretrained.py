@@ -30,19 +30,9 @@ M = TypeVar("M", bound="PretrainedModel")
 
 
 class PretrainedModel(ABC):
-    """A frozen model that makes one vector of each text; a family says which (`_compute`).
+    """A frozen model that makes one vector of each text; a family says which (`_compute`)."""
 
-    Attributes:
-        text_side: The part of `module`, a Hugging Face model, that embeds token ids.
-        source: Where it was loaded from, or `None`.
-        max_length: Longest text in tokens, special tokens included.
-        notes: What is unusual about the model and changes what a search does.
-
-    Raises:
-        ModelError: If the model has no layer that embeds token ids, one with fewer rows than the
-            tokenizer has tokens, or damaged weights.
-        TokenizerError: If the tokenizer puts the same special token twice before or after a text.
-    """
+    # `text_side` is the part of `module` that embeds token ids; `notes` say what changes a search.
 
     #: The class of transformers that loads the family.
     auto_class: ClassVar[str] = "AutoModel"

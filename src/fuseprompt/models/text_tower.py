@@ -28,16 +28,11 @@ _ATTENTION: Final = "fuseprompt_prefixes"
 @final
 @dataclass(eq=False)
 class _Pass:
-    """State of attention during one forward pass of a tower; layers are called in order.
+    """State of attention during one forward pass of a tower; layers are called in order."""
 
-    Attributes:
-        prefixes: Keys and values of the prefixes, or () to compute some.
-        rows: Prefix of each row of the pass, shape (b,).
-        visible: Which keys each position sees: its prefix's, then its own; shape (b, 1, s, t + s).
-        spans: Where copies are expensive: the runs of rows with one prefix, as (prefix, rows).
-        key_values: Keys and values of the pass's own tokens, filled layer by layer.
-        layer: Layers that were called.
-    """
+    # `prefixes` are their keys and values, or () to compute some; `rows` names the prefix of each
+    # row; `visible` says which keys a position sees, its prefix's, then its own (b, 1, s, t + s);
+    # `spans` are runs of rows with one prefix, where copies are expensive.
 
     prefixes: KeyValues
     rows: Int[Tensor, " b"]

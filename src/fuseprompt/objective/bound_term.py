@@ -1,7 +1,7 @@
 """A term of the objective (`Term`), and the same with its problems' targets (`BoundTerm`).
 
 A `BoundTerm` scores each distinct text once, and only from its last unchanged token on where the
-model can. Fluency is no such term (`fuseprompt.objective.fluency`).
+model can. Fluency is no such term (`fuseprompt.objective.terms`).
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
-from fuseprompt.objective.fluency import Fluency, check_length
+from fuseprompt.objective.terms import Fluency, check_length
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.token_classes import TokenClasses
 

@@ -13,9 +13,8 @@ from PIL import Image
 from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.images import describe_left_alone, list_images, open_image
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
-from fuseprompt.objective.terms import ImageText, Label
+from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.constraints import Constraint, Forbid, Require
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate

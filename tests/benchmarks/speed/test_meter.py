@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from benchmarks.speed.meter import Asked, ForwardMeter, Work, least_work, recording
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective
-from fuseprompt.objective.terms import ImageText, Label
+from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.minimize import minimize
 from tests.methods.fixtures import method, objective, problems
 from tests.tiny import classifier, clip, gpt2

@@ -17,9 +17,8 @@ from fuseprompt.fuse.alignment import align
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.fuse.gradient import transfer_gradient
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.objective.fluency import Fluency
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import ImageText
+from fuseprompt.objective.terms import Fluency, ImageText
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.hypotheses import Hypotheses
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable

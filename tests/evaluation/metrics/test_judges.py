@@ -20,7 +20,7 @@ from fuseprompt.evaluation.metrics.judges import (
     outputs_of,
 )
 from fuseprompt.models.images import open_image
-from fuseprompt.objective.fluency import Fluency
+from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests import tiny
 

@@ -43,14 +43,10 @@ class Found:
 @final
 @dataclass(frozen=True)
 class Record:
-    """One line of a journal: a caption, or a sentence on why there is none.
+    """One line of a journal: a caption, or a sentence on why there is none."""
 
-    Attributes:
-        settings: Hash of the settings.
-        attempt: How often this image was tried, this time included.
-        group: Ids of the images that were searched together, this one among them.
-        time: When it was written, UTC, ISO 8601; for people only.
-    """
+    # `attempt` counts tries of this image, `group` names those that were searched with it, `time`
+    # (UTC, ISO 8601) is for people only.
 
     dataset: str
     id: str
