@@ -92,15 +92,10 @@ class _Pass:
 @final
 @dataclass(eq=False)
 class TextTower:
-    """A causal text tower whose passes can start after a prefix, as far as `can_continue` says.
+    """A causal text tower whose passes can start after a prefix, as far as `can_continue` says."""
 
-    Attributes:
-        compute: From ids, shape (b, s), and keywords `position_ids` and `prefix_pass`, which reach
-            the tower's own layers, to features, shape (b, o).
-        config: The tower's configuration, which names its attention.
-        size: How large its passes may be, and where it is.
-        token_bytes: Bytes of keys and values of one token; 0 before any were computed.
-    """
+    # `compute` makes features (b, o) of ids (b, s) and keywords `position_ids` and `prefix_pass`,
+    # which reach its layers; `token_bytes` is what keys and values of one token take, 0 at first.
 
     compute: Callable[..., Float[Tensor, "b o"]]
     config: Any

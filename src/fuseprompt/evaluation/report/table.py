@@ -37,10 +37,9 @@ _KINDS: Final[Mapping[bool | None, str]] = {
 @final
 @dataclass(frozen=True)
 class PublishedRow:
-    """Scores of a method as published, in percent, by the names of our metrics.
+    """Scores of a method as published, in percent, by the names of our metrics."""
 
-    `note` is its difference from other rows; `trained` is whether captions were trained on.
-    """
+    # `note` is its difference from other rows; `trained` is whether captions were trained on.
 
     name: str
     scores: Mapping[str, float]

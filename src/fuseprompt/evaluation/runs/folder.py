@@ -36,15 +36,10 @@ LOCK: Final = "lock"
 @final
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that a caption of a run depends on, as plain JSON values.
+    """Everything that a caption of a run depends on, as plain JSON values."""
 
-    Attributes:
-        fingerprint: Hash of the dataset's annotations.
-        revisions: What fixes the weights behind each id: a commit, or a hash of files.
-        seed: A caption's own is derived from it, the image's id and the sentiment.
-        device: Kind of device, "cpu" or "cuda".
-        versions: Of this package and its libraries.
-    """
+    # `fingerprint` is of the annotations; `revisions` fix the weights behind each id (a commit, or
+    # a hash of files); the seed of a caption is derived from `seed`, its image and sentiment.
 
     dataset: str
     split: str
