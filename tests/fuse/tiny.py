@@ -17,6 +17,7 @@ class TinyModel:
 
     tokenizer: Tokenizer
     vocabulary: Tensor
+    name: str = "tiny"
 
 
 def tiny_model(

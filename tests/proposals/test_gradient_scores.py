@@ -28,6 +28,7 @@ class TinyPrimary:
     """The tokenizer of a primary; the gradient needs no more of it."""
 
     tokenizer: Tokenizer
+    name: str = "tiny"
 
     @property
     def vocabulary(self) -> torch.Tensor:
