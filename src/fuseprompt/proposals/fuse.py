@@ -69,8 +69,9 @@ class Fuse:
 
         maps = self.maps
         if maps is None:
-            maps = load_or_fit(primary, secondary, on_case=on_case)
-        maps.check(fingerprint_models(primary, secondary))
+            maps = load_or_fit(primary, secondary, on_case=on_case)  # hashes and checks by itself
+        else:
+            maps.check(fingerprint_models(primary, secondary))
         points = common_word_embeds(secondary, self.num_words)
         maps = maps.to(secondary.vocabulary.device)
         unknown = secondary.vocabulary.float().mean(0)
