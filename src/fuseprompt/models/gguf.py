@@ -98,6 +98,12 @@ def write_gguf_folder(path: Path, folder: Path) -> None:
     kind = settings.get("general.architecture")
     if kind != "llama":
         raise ModelError(f"The GGUF file holds a {kind!r} model; only 'llama' is understood.")
+    count = settings.get("split.count", 1)
+    if count != 1:
+        raise ModelError(
+            f"The GGUF file is part {settings.get('split.no', 0) + 1} of {count} and has not all "
+            "weights. Join the parts with llama.cpp's gguf-split --merge."
+        )
     tokens = _list(settings, "tokenizer.ggml.tokens")
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     ids = {

@@ -125,6 +125,9 @@ class ClipModel(PretrainedModel):
         Raises:
             ModelError: If they are not finite.
         """
+        return self._see(images)
+
+    def _see(self, images: Sequence[Image.Image]) -> Float[Tensor, "n o"]:
         # SigLIP 2 wants its pictures' shapes with the pixels: pass on all that the processor gives.
         pictures = [open_image(image) for image in images]
         batch = self._processor(images=pictures, return_tensors="pt")
@@ -133,6 +136,10 @@ class ClipModel(PretrainedModel):
             features = _vector(self.module.get_image_features(**inputs))
         check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
+
+    def _try_out(self) -> Sequence[Tensor]:
+        picture = Image.new("RGB", (64, 64), "white")
+        return [*super()._try_out(), self._see([picture])]
 
     def start_cache(self) -> TowerCache | None:
         """Return an empty cache for texts that begin alike; `None` if the tower is not causal."""

@@ -5,7 +5,7 @@ makes of its numbers. Here is no loss and no choice between families (`fusepromp
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -64,15 +64,23 @@ class PretrainedModel(ABC):
         device: torch.device | None = None,
         name: str = "",
     ) -> M:
-        """Load a folder (or Hub id, when `local_only` is off) in fp32."""
+        """Load a folder (or Hub id, when `local_only` is off) in fp32, with all weights it uses."""
         import transformers
 
         auto = getattr(transformers, cls.auto_class)
-        module = auto.from_pretrained(str(path), local_files_only=local_only, dtype=torch.float32)
+        # Weights of another size are left out like those that are missing, and named as they are.
+        module, found = auto.from_pretrained(
+            str(path),
+            local_files_only=local_only,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
         tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
         name = name or str(path)
         more = cls._read_more(path, tokenizer, local_only=local_only, name=name)
         model = cls(module.to(device), tokenizer, name=name, **more)
+        model._check_loaded(found)
         model.source = path
         return model
 
@@ -109,6 +117,47 @@ class PretrainedModel(ABC):
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
         """Return one vector for each row of ids of equal length."""
 
+    def _try_out(self) -> Sequence[Tensor]:
+        """Return an output of every kind that the model has."""
+        return [self._compute(self._sample().to(self.device))]
+
+    def _check_loaded(self, found: Mapping[str, Iterable[Any]]) -> None:
+        """Refuse a model whose outputs use weights that were not loaded, and so are random.
+
+        `found` is what transformers says of the files. What no output uses (a pooler, CLIP's logit
+        scale) may be missing.
+
+        Raises:
+            ModelError: If there are such weights.
+        """
+        sizes = {name: (tuple(got), tuple(want)) for name, got, want in found["mismatched_keys"]}
+        state = {
+            **dict(self.module.named_parameters(remove_duplicate=False)),
+            **dict(self.module.named_buffers(remove_duplicate=False)),
+        }
+        random = {
+            name: state[name]
+            for name in sorted({*found["missing_keys"], *sizes})
+            if name in state and state[name].is_floating_point()
+        }
+        used = find_used(self._try_out, random)
+        if not used:
+            return
+        named = [
+            "{} of shape {} in place of {}".format(name, *sizes[name]) if name in sizes else name
+            for name in used
+        ]
+        more = f" and {len(used) - 4} more" if len(used) > 4 else ""
+        others = sorted(found["unexpected_keys"])
+        strange = (
+            f" They hold {len(others)} of other names, such as {others[0]!r}." if others else ""
+        )
+        raise ModelError(
+            f"{self.name}: its files lack {len(used)} of the weights that its outputs are computed "
+            f"from, which would be random: {', '.join(named[:4])}{more}.{strange} Copy all of its "
+            "files again, or save the model with save_pretrained."
+        )
+
     def _run(
         self,
         compute: Callable[[Int[Tensor, "b s"]], Float[Tensor, "b o"]],
@@ -130,6 +179,27 @@ class PretrainedModel(ABC):
     def _sample(self) -> Int[Tensor, "1 s"]:
         """Return the ids of a text of several tokens, special tokens included."""
         return torch.tensor([self.tokenizer.add_special_tokens(self.tokenizer.encode(SAMPLE))])
+
+
+def find_used(try_out: Callable[[], Sequence[Tensor]], weights: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of those weights that the results of `try_out` are computed from."""
+    if not weights:
+        return []
+    for weight in weights.values():
+        weight.requires_grad_(True)
+    with torch.enable_grad():
+        todo: list[Any] = [output.grad_fn for output in try_out()]
+    for weight in weights.values():
+        weight.requires_grad_(False)
+    # The leaves of the graph that a backward pass would walk; no gradient is computed.
+    nodes: set[Any] = {None}
+    while todo:
+        node = todo.pop()
+        if node not in nodes:
+            nodes.add(node)
+            todo.extend(parent for parent, _ in node.next_functions)
+    leaves = {id(getattr(node, "variable", None)) for node in nodes}
+    return [name for name, weight in weights.items() if id(weight) in leaves]
 
 
 def count_positions(module: Any) -> int | None:
