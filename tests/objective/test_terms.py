@@ -1,14 +1,26 @@
 """Each term is what its docstring says, by hand."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.models.encoders import Classifier
 from fuseprompt.objective.objective import Objective, Problem
-from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
+from fuseprompt.objective.terms import (
+    Continuation,
+    Contrast,
+    Fluency,
+    ImageText,
+    Label,
+    Not,
+    TextSimilarity,
+)
 from fuseprompt.text.retokenize import PaddedIds
-from tests.tiny import classifier, clip, gpt2, sentence_encoder
+from tests.tiny import classifier, classifier_module, clip, gpt2, sentence_encoder
 
 
 def framed(model: object, text: str) -> PaddedIds:
@@ -95,6 +107,126 @@ def test_a_target_text_that_its_model_cannot_read_is_refused() -> None:
 def test_no_label_is_not_the_label_none() -> None:
     with pytest.raises(ProblemError, match="no label None"):
         Label(classifier()).encode_target(None)
+
+
+def test_a_vector_is_a_direction_of_the_features(tmp_path) -> None:
+    file = tmp_path / "red.png"
+    Image.new("RGB", (40, 30), "red").save(file)
+    known = {ImageText(clip()): file, TextSimilarity(sentence_encoder()): "two people"}
+    for term, target in known.items():
+        want = term.encode_target(target)
+        for vector in (want * 3, (want * 3).numpy(), (want * 3).tolist()):
+            torch.testing.assert_close(term.encode_target(vector), want)
+    image, axis = ImageText(clip()), [1.0] + [0.0] * 11
+    both = image.encode_target([file, axis])
+    torch.testing.assert_close(both, (image.encode_target(file) + torch.tensor(axis)) / 2)
+
+
+@pytest.mark.parametrize("vector", [[1.0] * 5, [0.0] * 12, [float("nan")] * 12])
+def test_a_vector_that_is_no_direction_is_refused(vector: list[float]) -> None:
+    count = len(vector)
+    for term in (ImageText(clip()), Contrast(clip())):
+        target = vector if term.name == "image" else {"to": [vector], "from": ["a dog"]}
+        with pytest.raises(ProblemError, match=rf"{count} numbers .* tiny-clip have 12 numbers"):
+            term.encode_target(target)
+    with pytest.raises(ProblemError, match=r"5 numbers .* tiny-bert have 16 numbers"):
+        TextSimilarity(sentence_encoder()).encode_target([1.0] * 5)
+
+
+@pytest.mark.parametrize("target", ["not NEGATIVE", Not("negative"), "Not negative"])
+def test_not_a_label_is_one_minus_its_probability(target: object) -> None:
+    term = Label(classifier(), temperature=2.0)
+    logits = classifier().outputs(framed(classifier(), "a happy dog"))
+    expected = -torch.log(1 - torch.softmax(logits.double() / 2, dim=1)[:, 0]).float()
+    torch.testing.assert_close(term.compare(logits, term.encode_target(target)[None]), expected)
+
+
+def test_not_a_label_is_exact_where_the_classifier_is_sure() -> None:
+    term = Label(classifier())
+    targets = term.encode_target("not negative")[None].expand(2, -1)
+    logits = torch.tensor([[90.0, 0.0, -100.0], [-90.0, 0.0, 0.0]], requires_grad=True)
+    losses = term.compare(logits, targets)
+    torch.testing.assert_close(losses, torch.tensor([90.0, 0.0]))
+    (grad,) = torch.autograd.grad(losses.sum(), logits)
+    torch.testing.assert_close(grad[0], torch.tensor([1.0, -1.0, 0.0]))
+    assert torch.isfinite(grad).all()
+
+
+def test_a_label_may_be_called_not_something() -> None:
+    module = classifier_module()
+    names = {0: "toxic", 1: "not toxic", 2: "neither"}
+    model = Classifier(module, classifier().tokenizer)
+    model.labels = tuple(names.values())
+    term = Label(model)
+    assert term.encode_target("not toxic").tolist() == [0.0, 1.0, 0.0]
+    assert term.encode_target(Not("toxic")).tolist() == [0.0, 1.0, 1.0]
+    assert term.encode_target("not not toxic").tolist() == [1.0, 0.0, 1.0]
+    with pytest.raises(ProblemError, match=r"no label 'not glad'.*'not' before one"):
+        term.encode_target("not glad")
+
+
+def test_contrast_is_the_cross_entropy_to_the_nearest_of_groups(tmp_path) -> None:
+    red, blue = Image.new("RGB", (40, 30), "red"), tmp_path / "blue.png"
+    Image.new("RGB", (40, 30), "blue").save(blue)
+    term, axis = Contrast(clip(), temperature=0.1), [2.0] + [0.0] * 11
+    outputs = clip().outputs(framed(clip(), "a cat"))
+    members = [*clip().image_features([red]), *clip().image_features([Image.open(blue)])]
+    members += [*clip().outputs(framed(clip(), "a dog")), torch.eye(12)[0]]
+    to, away, text, first = ((outputs @ m) for m in members)
+    target = {"to": [red, "a dog"], "from": [Path(blue), axis]}
+    got = term.compare(outputs, term.encode_target(target)[None])
+    near = (to + text) / 2
+    expected = torch.log1p(torch.exp(((away + first) / 2 - near) / 0.1))
+    torch.testing.assert_close(got, expected)
+    groups = term.encode_target({**target, "from": [[blue], torch.tensor([axis])]})
+    logits = torch.stack([near, away, first], dim=1) / 0.1
+    want = torch.nn.functional.cross_entropy(logits, torch.tensor([0]), reduction="none")
+    torch.testing.assert_close(term.compare(outputs, groups[None]), want)
+    pictures = [np.zeros((4, 5), dtype="uint8"), np.zeros((4, 5, 3), dtype="uint8")]
+    assert len(term.encode_target({"to": [red], "from": pictures})) == 24
+
+
+def test_problems_may_have_different_numbers_of_groups() -> None:
+    term = Contrast(sentence_encoder())
+    targets = [
+        {"to": ["a dog"], "from": ["a cat"]},
+        {"to": list(np.eye(16)[:2]), "from": torch.eye(16)[2:].view(7, 2, 16)},
+    ]
+    objective = Objective([Fluency(gpt2()), term])
+    problems = [Problem(str(i), {"contrast": t}) for i, t in enumerate(targets)]
+    texts = ["two people", "two people"]
+    together = objective.bind(problems).evaluate(texts, [0, 1])
+    alone = [objective.bind([p]).evaluate(texts[:1], [0])[0] for p in problems]
+    for one, other in zip(together, alone, strict=True):
+        assert one.terms["contrast"] == pytest.approx(other.terms["contrast"], abs=1e-5)
+    assert together[0].terms["contrast"] != pytest.approx(together[1].terms["contrast"], abs=0.01)
+
+
+def test_the_gradient_of_a_contrast_is_that_of_finite_differences() -> None:
+    term = Contrast(sentence_encoder(), temperature=0.5)
+    targets = torch.randn(3, 16 * 3, dtype=torch.double, generator=torch.manual_seed(0))
+    outputs = torch.randn(3, 16, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda o: term.compare(o, targets), outputs)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("a dog", r'expected \{"to": \[...\], "from": \[...\]\}, got .a dog'),
+        ({"to": ["a dog"]}, "expected"),
+        ({"to": "a dog", "from": ["a cat"]}, "expected"),
+        ({"to": ["a dog"], "from": []}, r"need a member each, got \[1, 0\] members"),
+        ({"to": ["a dog"], "from": [["a cat"], []]}, r"got \[1, 1, 0\] members"),
+        (
+            {"to": ["a dog"], "from": [b"picture"]},
+            "tiny-bert sees no pictures; expected a text or a vector",
+        ),
+        ({"to": ["a dog"], "from": [__file__]}, r"is a text here, and a file. Pass Path\("),
+    ],
+)
+def test_what_is_no_contrast_is_refused(target: object, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        Contrast(sentence_encoder()).encode_target(target)
 
 
 @pytest.mark.parametrize("kind", [TextSimilarity, Continuation, None])

@@ -4,10 +4,13 @@ A term is a frozen dataclass that meets `Term`, or `JointTerm` where its model m
 target together (`fuseprompt.objective.bound_term`); a user adds one in one file.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,6 +21,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
+from fuseprompt.objective.bound_term import Term
 from fuseprompt.text.retokenize import PaddedIds
 
 
@@ -26,8 +30,9 @@ from fuseprompt.text.retokenize import PaddedIds
 class ImageText:
     """One minus the cosine of text and picture, range [0, 2], no unit.
 
-    The target is a picture as `open_image` takes it (path, bytes, Pillow image or array), or a list
-    of these, which counts as the mean of their losses: one text for all of them.
+    The target is a picture as `open_image` takes it (path, bytes, Pillow image or array), or a
+    vector (numbers in a row, of the width of the model's features), of which only the direction
+    counts; or a list of these, which counts as the mean of their losses: one text for all of them.
     """
 
     model: ImageTextModel
@@ -37,14 +42,17 @@ class ImageText:
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the mean of the normalised features of the pictures."""
-        pictures = list(target) if isinstance(target, list | tuple) else [target]
+        several = isinstance(target, list | tuple) and not _is_vector(target)
+        pictures = list(target) if several else [target]
         if not pictures:
             raise ProblemError(
                 f"Term {self.name!r}: got an empty list, expected a picture or several."
             )
-        images = [open_image(picture) for picture in pictures]
+        vectors = [_direction(self, p) if _is_vector(p) else None for p in pictures]
+        images = [open_image(p) for p, v in zip(pictures, vectors, strict=True) if v is None]
+        seen = iter(self.model.image_features(images).cpu()) if images else iter(())
         # Not normalised again: the loss is then exactly the mean over the pictures.
-        return self.model.image_features(images).mean(dim=0).cpu()
+        return torch.stack([next(seen) if v is None else v for v in vectors]).mean(dim=0)
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -56,7 +64,11 @@ class ImageText:
 @final
 @dataclass(frozen=True)
 class TextSimilarity:
-    """One minus the cosine of the text and a target text, range [0, 2], no unit."""
+    """One minus the cosine of the text and a target, range [0, 2], no unit.
+
+    The target is a text, or a vector (numbers in a row, of the width of the model's features), of
+    which only the direction counts.
+    """
 
     model: SentenceEncoder
     weight: float = 1.0
@@ -64,9 +76,8 @@ class TextSimilarity:
     target: str = "text"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the normalised features of the text."""
-        text = _check_text(self.name, target, self.model)
-        return self.model.encode([text])[0].cpu()
+        """Return the normalised features of the text, or the direction of the vector."""
+        return _direction(self, target) if _is_vector(target) else _read_texts(self, [target])[0]
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -80,9 +91,11 @@ class TextSimilarity:
 class Label:
     """Cross-entropy to a class given by name (in any case), in nats, range [0, inf).
 
-    The logits are divided by `temperature` (as Guo et al., 2017, do to calibrate). At 1 the loss is
-    flat wherever the classifier is sure, so a search takes the cheapest word that makes it sure;
-    and steep where it is not, so a search takes the first one that comes.
+    The target "not negative", or `Not("negative")`, asks for any other class: -log(1 - p), p being
+    the probability of the class. The logits are divided by `temperature` (as Guo et al., 2017, do
+    to calibrate). At 1 the loss is flat wherever the classifier is sure, so a search takes the
+    cheapest word that makes it sure; and steep where it is not, so a search takes the first one
+    that comes.
     """
 
     model: Classifier
@@ -92,27 +105,118 @@ class Label:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.temperature < float("inf"):
-            raise ProblemError(
-                f"Label {self.name!r}: temperature must be a finite number above 0, was: "
-                f"{self.temperature}."
-            )
+        _check_temperature(self.name, self.temperature)
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the class as a one-hot vector."""
+        """Return 1 for each class that is right, 0 for the others."""
         names = [label.lower() for label in self.model.labels]
-        if str(target).lower() not in names:
+        wanted = str(target.label if isinstance(target, Not) else target).lower()
+        is_negated = isinstance(target, Not)
+        # A class may itself be called "not toxic".
+        if wanted not in names and not is_negated and wanted.startswith("not "):
+            wanted, is_negated = wanted.removeprefix("not ").strip(), True
+        if wanted not in names:
             raise ProblemError(
-                f"{self.model.name}: no label {target!r}; its labels are {list(self.model.labels)}."
+                f"{self.model.name}: no label {target!r}; its labels are "
+                f"{list(self.model.labels)}, and 'not' before one asks for any other."
             )
-        index = torch.tensor(names.index(str(target).lower()))
-        return torch.nn.functional.one_hot(index, len(names)).float()
+        is_right = torch.nn.functional.one_hot(torch.tensor(names.index(wanted)), len(names))
+        return (1 - is_right if is_negated else is_right).float()
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
-        """Return the cross-entropy."""
-        return -(torch.log_softmax(outputs / self.temperature, dim=-1) * targets).sum(dim=-1)
+        """Return -log of the probability of the classes that are right."""
+        # Summed over the others: 1 - p is 0 long before the loss is infinite.
+        log_probs = torch.log_softmax(outputs / self.temperature, dim=-1)
+        return -log_probs.masked_fill(targets == 0, -float("inf")).logsumexp(dim=-1)
+
+
+@final
+@dataclass(frozen=True)
+class Not:
+    """The target of a `Label` that wants any class but this one."""
+
+    label: str
+
+
+@final
+@dataclass(frozen=True)
+class Contrast:
+    """How much nearer a text is to some pictures, texts or vectors than to others, in nats.
+
+    The target is `{"to": [...], "from": [...]}`. Each group counts by the mean of the text's
+    cosines with its members, and the loss is the cross-entropy of the softmax over the groups of
+    these means divided by `temperature`: with one group on each side log(1 + exp((f - t) / T)),
+    range (0, 2 / T + 0.7). With a list of lists in "from" each is a group, and those nearest to the
+    text count most. A member is a text, a picture (a `Path`, bytes, a Pillow image or an array), or
+    a vector of the width of the model's features, of which only the direction counts.
+    """
+
+    model: ImageTextModel | SentenceEncoder
+    weight: float = 1.0
+    name: str = "contrast"
+    target: str = "contrast"
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_temperature(self.name, self.temperature)
+
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
+        """Return the mean features of all groups, that of "to" first, one after the other."""
+        sides = {"to", "from"}
+        if (
+            not isinstance(target, Mapping)
+            or set(target) != sides
+            or not all(_is_several(target[side]) for side in sides)
+        ):
+            raise ProblemError(
+                f'Term {self.name!r}: expected {{"to": [...], "from": [...]}}, got {target!r}.'
+            )
+        others = list(target["from"])
+        if not others or not all(map(_is_several, others)):
+            others = [target["from"]]
+        groups = [list(target["to"]), *map(list, others)]
+        if not all(groups):
+            raise ProblemError(
+                f'Term {self.name!r}: "to" and "from" need a member each, got '
+                f"{[len(group) for group in groups]} members."
+            )
+        return torch.cat([self._features(group).mean(dim=0) for group in groups])
+
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
+        """Return the cross-entropy to the first group."""
+        groups = targets.view(len(targets), -1, outputs.shape[1])
+        products = torch.einsum("bo,bgo->bg", outputs, groups) / self.temperature
+        # Where problems differ in their number of groups: no mean of unit vectors is all -1.
+        products = products.masked_fill((groups == -1.0).all(dim=-1), -float("inf"))
+        return products.logsumexp(dim=-1) - products[:, 0]
+
+    def _features(self, members: Sequence[Any]) -> Float[Tensor, "n o"]:
+        """Return the normalised features of each member; texts are read together."""
+        texts = [m for m in members if isinstance(m, str)]
+        if files := [text for text in texts if os.path.isfile(text)]:
+            raise ProblemError(
+                f"Term {self.name!r}: {files[0]!r} is a text here, and a file. Pass "
+                "Path(...) for a picture."
+            )
+        read = iter(_read_texts(self, texts)) if texts else iter(())
+        rows = []
+        for member in members:
+            if isinstance(member, str):
+                rows.append(next(read))
+            elif _is_vector(member):
+                rows.append(_direction(self, member))
+            elif isinstance(self.model, ImageTextModel):
+                rows.append(self.model.image_features([open_image(member)])[0].cpu())
+            else:
+                raise ProblemError(
+                    f"Term {self.name!r}: {self.model.name} sees no pictures; expected a text or a "
+                    f"vector, got {type(member).__name__}."
+                )
+        return torch.stack(rows)
 
 
 @final
@@ -167,6 +271,47 @@ class Continuation:
         lengths = (targets >= 0).sum(dim=1)
         following = PaddedIds(targets.clamp_min(0).long(), lengths)
         return self.model.continuation_nll(token_ids, following, embeds=embeds)
+
+
+def _is_vector(target: Any) -> bool:
+    """Return whether a target is numbers in a row."""
+    if isinstance(target, Tensor | np.ndarray):
+        return target.ndim == 1
+    return isinstance(target, list | tuple) and bool(target) and isinstance(target[0], Real)
+
+
+def _is_several(target: Any) -> bool:
+    """Return whether a target is a list or the rows of a tensor; an array may be a picture."""
+    if isinstance(target, Tensor):
+        return target.ndim > 1
+    return isinstance(target, list | tuple) and not _is_vector(target)
+
+
+def _direction(term: ImageText | TextSimilarity | Contrast, target: Any) -> Float[Tensor, " o"]:
+    """Return a vector of a model's outputs with length 1."""
+    vector = torch.as_tensor(target, dtype=torch.float32).detach().cpu()
+    width, length = _read_texts(term, ["a"]).shape[1], float(vector.norm())
+    if len(vector) != width or not 0.0 < length < float("inf"):
+        raise ProblemError(
+            f"Term {term.name!r}: got a vector of {len(vector)} numbers and length {length:g}; the "
+            f"features of {term.model.name} have {width} numbers and a finite length above 0."
+        )
+    return vector / length
+
+
+def _read_texts(term: Term, texts: Sequence[Any]) -> Float[Tensor, "n o"]:
+    """Return the features of target texts."""
+    tokenizer = term.model.tokenizer
+    rows = tokenizer.encode_batch([_check_text(term.name, t, term.model) for t in texts])
+    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
+    return term.model.outputs(ids).cpu()
+
+
+def _check_temperature(name: str, temperature: float) -> None:
+    if not 0.0 < temperature < float("inf"):
+        raise ProblemError(
+            f"Term {name!r}: temperature must be a finite number above 0, was: {temperature}."
+        )
 
 
 def _check_text(term: str, target: Any, model: TextModel) -> str:
