@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Rust
 
 from fuseprompt import cache
 from fuseprompt.offline.manifest import offline_folder
@@ -18,6 +20,7 @@ from fuseprompt.text.retokenize import (
     distinct_rows,
     last_word,
 )
+from fuseprompt.text.token_classes import RoundTrip
 from fuseprompt.text.tokenizer import Tokenizer, is_word_initial
 from tests.text.tiny import LINES, byte_bpe, meta_bpe, word_piece
 from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer
@@ -115,6 +118,48 @@ def test_a_tokenizer_that_merges_across_blanks_fails_the_check_and_stays_exact()
     assert CROSSING.verdict == CROSSING.check()
     share = check_every_token(CROSSING, ["An image of", "a photo of the", "", "on the "])
     assert share == 0.0
+
+
+def with_added(tokenizer: Tokenizer, text: str, **how: bool) -> Tokenizer:
+    """Return a tokenizer with one more token, as people add them."""
+    rust = Rust.from_str(tokenizer._backend.to_str())
+    rust.add_tokens([AddedToken(text, **how)])
+    return Tokenizer(rust, name=f"{tokenizer.name} and {text!r}")
+
+
+@pytest.mark.parametrize(
+    ("secondary", "contexts", "fails"),
+    [
+        (with_added(BERT, "red fox"), ["the red", "the red f", "a red fox"], (True, True)),
+        (with_added(CLIP, "New York"), ["in New", "in new", "in New Yor"], (False, True)),
+        (with_added(LLAMA, "fox", rstrip=True), ["a fox", "the red fo"], (True, False)),
+        (with_added(GPT2, "dog", lstrip=True, rstrip=True), ["a dog", "a do"], (True, False)),
+        (with_added(LLAMA, "fox", single_word=True), ["a fox", "a fo", "-fox"], (False, False)),
+        (with_added(LLAMA, "  ", normalized=False), ["a", "a  ", "a  b"], (False, False)),
+    ],
+)
+def test_tokens_added_with_blanks_or_stripping_are_in_the_check(
+    secondary: Tokenizer, contexts: list[str], fails: tuple[bool, bool]
+) -> None:
+    """They change what stands before the last word; random words do not draw them."""
+    table = RetokenizationTable(byte_bpe(700), secondary)
+    verdict = table.verdict
+    assert (verdict.word_initial < 1.0, verdict.word_internal < 1.0) == fails
+    check_every_token(table, contexts)
+
+
+def test_the_round_trip_knows_an_added_token_with_a_blank() -> None:
+    """The longer text reads as one token: it is not the ids that were chosen."""
+    tokenizer = with_added(byte_bpe(700), "red fox")
+    before, token = tokenizer.encode("a red"), tokenizer.encode("a fox")[-1]
+    assert tokenizer.token_texts[token] == " fox"
+    row, trip = torch.tensor([0]), RoundTrip(tokenizer)
+    for text, ids, survives in (
+        ("a red", before, False),
+        ("a dog", tokenizer.encode("a dog"), True),
+    ):
+        rows = PaddedIds.from_lists([ids])
+        assert trip.survives([text], rows, row, torch.tensor([token])).tolist() == [survives]
 
 
 def test_the_comparison_itself_notices_a_wrong_id() -> None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import final
 
 import torch
@@ -19,7 +20,7 @@ from fuseprompt.fuse.alignment import default_words
 from fuseprompt.text.tokenizer import Tokenizer, is_word_initial
 
 #: Raised by hand when the table or its check changes, so that verdicts on disk are renewed.
-_CHECK_VERSION = 1
+_CHECK_VERSION = 2
 
 #: Last words remembered at most; then all are forgotten.
 _MOST_WORDS = 1 << 17
@@ -149,6 +150,11 @@ class RetokenizationTable:
             return 1.0
         contexts = _draw_contexts(num_pairs, draw)
         tokens = draw.choices(among, k=num_pairs)
+        for context, token in self._around_added_tokens:
+            if kind[token]:
+                contexts.append(context)
+                tokens.append(token)
+        num_pairs = len(tokens)
         got, _ = self._extend(
             contexts, torch.arange(num_pairs), torch.tensor(tokens), Verdict(1.0, 1.0)
         )
@@ -157,6 +163,22 @@ class RetokenizationTable:
         )
         want = (self.secondary.add_special_tokens(ids) for ids in whole)
         return sum(a == b for a, b in zip(got.to_lists(), want, strict=True)) / num_pairs
+
+    @cached_property
+    def _around_added_tokens(self) -> list[tuple[str, int]]:
+        """Contexts that end before, in or after a token added to either tokenizer, and the next.
+
+        Such a token may hold a blank, or take the one beside it: no draw of words finds it.
+        """
+        added = {text.strip() for t in (self.secondary, self.primary) for text in t.added_texts}
+        ids = {text: i for i, text in enumerate(self.primary.token_texts) if text}
+        spelled = {f"{_ANCHOR} {text} the" for each in added for text in (each, each.lower())}
+        return [
+            (text[:i], ids[text[i:j]])
+            for text in sorted(spelled)
+            for i, j in combinations(range(1, len(text) + 1), 2)
+            if text[i:j] in ids
+        ]
 
     @cached_property
     def verdict(self) -> Verdict:

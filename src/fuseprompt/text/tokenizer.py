@@ -239,6 +239,12 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return tuple(sorted(t.content for t in added.values() if t.special))
 
+    @cached_property
+    def added_texts(self) -> tuple[str, ...]:
+        """Texts of the tokens that were added to the vocabulary and are not special."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(sorted(t.content for t in added.values() if not t.special))
+
     @property
     def ids_by_token(self) -> Mapping[str, int]:
         """Every token as it is written in the vocabulary, and its id; made anew at each call."""
