@@ -1,9 +1,10 @@
 """The folder of everything that fuseprompt keeps on this machine: whole files, and small notes.
 
 A note spares a check at the next start; without a readable one the check runs again. One that
-cannot be written is left out, so a read-only folder works.
+cannot be written is left out, so a read-only folder works. Text that people wrote is decoded here.
 """
 
+import codecs
 import contextlib
 import hashlib
 import json
@@ -58,7 +59,11 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
         if callable(content):
             content(partial)
         else:
-            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
+            data = (
+                content.encode(errors="backslashreplace") if isinstance(content, str) else content
+            )
+            partial.write_bytes(data)
         with partial.open("rb+") as written:
             os.fsync(written.fileno())  # Or the name may reach the disk before the content.
         partial.replace(path)
@@ -66,6 +71,19 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def decode_text(data: bytes) -> str:
+    """Return text in UTF-8 without its byte order mark, or raise a `ValueError` with a remedy."""
+    try:
+        if b"\0" not in data[:2]:
+            return data.decode("utf-8-sig")
+        reason, coding = "the text begins with a null byte", "utf-16"
+    except UnicodeDecodeError as error:
+        reason, coding = f"byte {error.start} is not UTF-8", "latin1"
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        reason, coding = "the text is in UTF-16, expected UTF-8", "utf-16"
+    raise ValueError(f"{reason}. Convert the file: iconv -f {coding} -t utf-8 OLD > NEW")
 
 
 def is_intact(file: Path) -> bool:

@@ -22,7 +22,7 @@ class FingerprintError(FuseError):
 
 
 class TokenizerError(FuseError):
-    """A tokenizer cannot be used."""
+    """A tokenizer, or a text for it, cannot be used."""
 
 
 class ModelError(FuseError):

@@ -65,8 +65,8 @@ def test_bad_input_is_named(models, words, tmp_path, capsys):
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     for options, code, message in (
-        (("--words", tmp_path / "missing.txt"), 1, "missing.txt cannot be read"),
-        (("--words", binary), 1, "cannot be read as text"),
+        (("--words", tmp_path / "missing.txt"), 1, "missing.txt: cannot be read"),
+        (("--words", binary), 1, "binary: the text is in UTF-16, expected UTF-8"),
     ):
         assert fit(*options, out=tmp_path) == code
         assert message in capsys.readouterr().err

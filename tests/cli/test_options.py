@@ -96,8 +96,8 @@ def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[s
         (("a", "--width", "x"), "--width x: expected a whole number above 0."),
         (("a", "--count", "-1"), "--count -1: expected a whole number of at least 0."),
         (("a", "--scale", "nan"), "--scale nan: expected a number above 0."),
-        (("a", "--word", " "), "--word  : expected a word."),
-        (("a", "--word", ""), "--word '': expected a word."),
+        (("a", "--word", " "), "--word  : expected a word in UTF-8."),
+        (("a", "--word", ""), "--word '': expected a word in UTF-8."),
         (("a", "--weight", "image"), "--weight image: expected TERM=NUMBER, such as image=20."),
         (
             ("a", "--kind", "sqare"),

@@ -26,6 +26,9 @@ def test_two_words_and_a_file(tmp_path: Path) -> None:
         ("1: a\nlm: b", r"got \['1', 'lm'\]"),
         ("- a", r"got \[\]"),
         ("a: [", "not a YAML file"),
+        ("lm: 2001-99-99\nimage_text: b", r"not a YAML file \(month must be"),
+        ("lm: [a]\nimage_text: b", r"lm is \['a'\], expected a model's id or folder"),
+        ("lm: a\nimage_text: no", r"image_text is False, expected a model's id or folder"),
     ],
 )
 def test_a_wrong_file_says_what_is_expected(tmp_path: Path, content: str, message: str) -> None:
@@ -38,7 +41,7 @@ def test_a_wrong_file_says_what_is_expected(tmp_path: Path, content: str, messag
 def test_a_binary_file_is_no_yaml(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ModelError, match="not a YAML file"):
+    with pytest.raises(ModelError, match=r"in UTF-16, expected UTF-8\. Convert the file: iconv"):
         model_ids(str(file))
 
 

@@ -1,5 +1,6 @@
 """The tokenizer wrapper: nothing added, cleaned, cut or padded; errors that say what to do."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ def test_a_backend_that_truncates_and_pads_is_copied_without_either() -> None:
     tokenizer = Tokenizer(rust)
     assert tokenizer.encode(LINES[0]) == byte_bpe().encode(LINES[0])
     assert rust.truncation is not None
+
+
+@pytest.mark.parametrize("text", ["caf\udce9", "\ud83d", "\udcff a"])
+def test_half_characters_are_refused(text: str) -> None:
+    tokenizer = byte_bpe()
+    readers: list[Callable[[str], object]] = [
+        tokenizer.encode,
+        tokenizer.encode_with_offsets,
+        lambda text: tokenizer.encode_batch(["a", text]),
+        lambda text: tokenizer.encode_words(["a", text]),
+    ]
+    for read in readers:
+        with pytest.raises(TokenizerError, match=r"expected texts of whole.*Write it in UTF-8\.$"):
+            read(text)
 
 
 @pytest.mark.parametrize("hf", [gpt2_tokenizer, llama_tokenizer, bert_tokenizer, clip_tokenizer])

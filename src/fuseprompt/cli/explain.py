@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fuseprompt.cache import write_atomically
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError, UsageError
@@ -14,6 +15,7 @@ from fuseprompt.tasks.settings import (
     ModelSettings,
     PositiveInt,
     ProposalName,
+    Text,
     model_ids,
 )
 
@@ -38,9 +40,9 @@ class Options:
     models: ModelSettings
     output: Output
     step: PositiveInt | None = None
-    text: str | None = None
+    text: Text | None = None
     proposal: tuple[ProposalName, ...] = ("none", "word-table", "additive", "gradient", "fuse")
-    prefix: str = PREFIX
+    prefix: Text = PREFIX
     search_width: PositiveInt = 64
     likeliest: PositiveInt = 2000
 
@@ -77,7 +79,7 @@ def run(options: Options) -> int:
             on_progress=lambda what: bar.note(f"{what} ..."),
         )
     try:
-        out.write_text(render(found, photo, name=Path(options.image).name), encoding="utf-8")
+        write_atomically(out, render(found, photo, name=Path(options.image).name))
     except OSError as error:
         raise FuseError(f"--out {out}: cannot be written ({error.strerror}).") from None
     if output.json:

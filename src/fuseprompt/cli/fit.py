@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from fuseprompt.cache import decode_text
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError
@@ -87,12 +88,11 @@ def _read_words(options: Options) -> dict[str, float]:
     if options.words is None:
         return dict.fromkeys(default_words(), 1.0)
     try:
-        with options.words.open(encoding="utf-8") as lines:
-            counts = Counter(word for line in lines for word in line.split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise FuseError(
-            f"{options.words} cannot be read as text ({error}). Pass a UTF-8 text file."
-        ) from None
+        counts = Counter(decode_text(options.words.read_bytes()).split())
+    except OSError as error:
+        raise FuseError(f"--words {options.words}: cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise FuseError(f"--words {options.words}: {error}.") from None
     return {word: float(count) for word, count in counts.items()}
 
 

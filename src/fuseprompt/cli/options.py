@@ -9,6 +9,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,14 +28,14 @@ from typing import (
 
 from fuseprompt import __version__
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.settings import Kind
+from fuseprompt.tasks.settings import Kind, read_path, read_yaml
 
 _T = TypeVar("_T")
 
 _MISSING: Final = dataclasses.MISSING
 
 #: Kinds of types that have no `Kind` of their own.
-_PLAIN: Final = {str: Kind("TEXT"), Path: Kind("PATH", "a path", Path)}
+_PLAIN: Final = {str: Kind("TEXT"), Path: Kind("PATH", "a path", read_path)}
 
 
 @dataclass(frozen=True)
@@ -140,18 +141,20 @@ class _Option:
                 raise UsageError(f"{self.flags[0]} {given}: expected true or false.")
             return given
         if self.gather is None:
-            return self._read(str(given), self.kind)
+            return self._read(given, self.kind)
         several = given if isinstance(given, list) else [given]
-        return self.gather(self._read(str(each), self.kind) for each in several)
+        return self.gather(self._read(each, self.kind) for each in several)
 
-    def _read(self, text: str, kind: Kind) -> Any:
-        try:
-            value = kind.read(text)
-            if kind.accepts(value):
-                return value
-        except ValueError:
-            pass
+    def _read(self, given: Any, kind: Kind) -> Any:
+        text = str(given)
         hint = nearest(text, self.choices)
+        if isinstance(given, bool) or not isinstance(given, str | int | float):
+            hint = " Put a text in quotes, or YAML reads something else in it."
+        else:
+            with suppress(ValueError):
+                value = kind.read(text)
+                if kind.accepts(value):
+                    return value
         raise UsageError(f"{self.flags[0]} {text or repr(text)}: expected {kind.expected}.{hint}")
 
     def add_to(self, parser: argparse.ArgumentParser) -> str:
@@ -252,13 +255,10 @@ def _make_parser(kind: type, command: str, options: Iterable[_Option]) -> argpar
 
 def _read_config(file: Path, kind: type) -> dict[str, Any]:
     """Return the values of a YAML file, by the name of the field."""
-    import yaml  # type: ignore[import-untyped, unused-ignore]
-
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"--config {file}: not a YAML file ({reason}).") from None
+        content = read_yaml(file)
+    except ValueError as error:
+        raise UsageError(f"--config {file}: {error}.") from None
     if not isinstance(content, dict):
         raise UsageError(f"--config {file}: expected options by name, such as seed: 1.")
     return read_values(content, kind, at=f"--config {file}: ")

@@ -7,11 +7,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from fuseprompt.cache import decode_text
 from fuseprompt.errors import ModelError, UsageError
 
 #: Called with what is being made, how much of it is done, and how much there is.
@@ -34,20 +36,34 @@ def read_pair(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+def read_text(text: str) -> str:
+    """Return a text that can be written as UTF-8; another one is a `ValueError`."""
+    text.encode()
+    return text
+
+
+def read_path(text: str) -> Path:
+    """Return a path; one that no file can have is a `ValueError`."""
+    if "\0" in text:
+        raise ValueError
+    return Path(text)
+
+
 Integer = Annotated[int, Kind("N", "a whole number", int)]
 PositiveInt = Annotated[int, Kind("N", "a whole number above 0", int, lambda n: n > 0)]
 NaturalInt = Annotated[int, Kind("N", "a whole number of at least 0", int, lambda n: n >= 0)]
 PositiveFloat = Annotated[float, Kind("X", "a number above 0", float, lambda x: x > 0)]
-Word = Annotated[str, Kind("WORD", "a word", str.strip, bool)]
+Word = Annotated[str, Kind("WORD", "a word in UTF-8", lambda w: read_text(w).strip(), bool)]
 Weights = Annotated[Mapping[str, float], Kind("TERM=W", "TERM=NUMBER, such as image=20", read_pair)]
 Device = Annotated[
     str,
     Kind("NAME", "auto, cpu or cuda", accepts=re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
 ]
+Text = Annotated[str, Kind("TEXT", "text in UTF-8", read_text)]
 Name = Annotated[str, Kind("NAME")]
 ModelId = Annotated[str, Kind("ID")]
-File = Annotated[Path, Kind("FILE", "a file name", Path)]
-Folder = Annotated[Path, Kind("FOLDER", "a folder", Path)]
+File = Annotated[Path, Kind("FILE", "a file name", read_path)]
+Folder = Annotated[Path, Kind("FOLDER", "a folder", read_path)]
 ProposalName = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
 
 #: The paper's prefix (section 4.2).
@@ -93,12 +109,10 @@ def model_ids(choice: str) -> ModelIds:
         raise ModelError(
             f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file."
         )
-    import yaml  # type: ignore[import-untyped, unused-ignore]
-
     try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ModelError(f"{choice}: not a YAML file ({str(error).splitlines()[0]}).") from None
+        read = read_yaml(file)
+    except ValueError as error:
+        raise ModelError(f"{choice}: {error}.") from None
     known = set(ModelIds.__dataclass_fields__)
     keys = {str(key) for key in read} if isinstance(read, dict) else set()
     if not {"lm", "image_text"} <= keys <= known:
@@ -106,7 +120,25 @@ def model_ids(choice: str) -> ModelIds:
             f"{choice}: expected the keys {sorted(known)} (sentiment may be left out), got "
             f"{sorted(keys)}."
         )
-    return ModelIds(**{"sentiment": OFFLINE.sentiment, **{k: str(v) for k, v in read.items()}})
+    for key, value in read.items():
+        if not isinstance(value, str):
+            raise ModelError(f"{choice}: {key} is {value!r}, expected a model's id or folder.")
+    return ModelIds(**{"sentiment": OFFLINE.sentiment, **read})
+
+
+def read_yaml(file: Path) -> Any:
+    """Return the content of a YAML file; a `ValueError` has the reason where that cannot be."""
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        text = decode_text(file.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+    try:
+        return yaml.safe_load(text)
+    # A date that is none is a ValueError, brackets without end are a RecursionError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"not a YAML file ({' '.join(str(error).split())})") from None
 
 
 @dataclass(frozen=True)
@@ -138,7 +170,7 @@ class SearchSettings:
         group_size: Images searched together.
     """
 
-    prefix: str = PREFIX
+    prefix: Text = PREFIX
     weights: Weights = field(default_factory=dict, metadata={"option": "weight"})
     sentiment_temperature: PositiveFloat = SENTIMENT_TEMPERATURE
     proposal: ProposalName = "additive"
@@ -218,5 +250,7 @@ def _expected(value: Any, hint: Any) -> str | None:
     if base not in (int, float, str):
         return None
     is_right = isinstance(value, {int: Integral, float: Real}.get(base, base))
-    read = kind.read(value) if is_right and base is str else value
-    return None if is_right and kind.accepts(read) else str(kind.expected)
+    with suppress(ValueError):
+        read = kind.read(value) if is_right and base is str else value
+        return None if is_right and kind.accepts(read) else str(kind.expected)
+    return str(kind.expected)

@@ -5,8 +5,9 @@ nothing.
 """
 
 import hashlib
+import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Precedes a token whose text is wanted, since some decoders strip the blank of a first token.
 _ANCHOR: Final = "a"
+
+#: Half of a character of two; no file in UTF-8 has it.
+_LONE: Final = re.compile("[\ud800-\udfff]")
 
 #: Words per block of `encode_words`.
 _BLOCK: Final = 512
@@ -128,21 +132,30 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without special tokens."""
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        (encoding,) = self._encode(self._backend.encode_batch_fast, [text])
+        return list(encoding.ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
-        batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in batch]
+        return [each.ids for each in self._encode(self._backend.encode_batch_fast, texts)]
+
+    def _encode(self, encode_batch: Callable[..., Any], texts: Sequence[str]) -> Any:
+        try:
+            return encode_batch(list(texts), add_special_tokens=False)
+        except TypeError:
+            fault = next((t for t in texts if _LONE.search(t)), "")
+            raise TokenizerError(
+                f"{self.name}: expected texts of whole characters, got {fault!r}, with half of one "
+                "(a surrogate). Write it in UTF-8."
+            ) from None
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Return the ids of each word after another word and a blank, in blocks for speed."""
         blocks = [words[i : i + _BLOCK] for i in range(0, len(words), _BLOCK)]
         texts = [" ".join((_ANCHOR, *block)) for block in blocks]
         rows: list[list[int]] = []
-        for block, encoding in zip(
-            blocks, self._backend.encode_batch(texts, add_special_tokens=False), strict=True
-        ):
+        encoded = self._encode(self._backend.encode_batch, texts)
+        for block, encoding in zip(blocks, encoded, strict=True):
             rows += self._cut_at_words(encoding, block) or [
                 self._encode_word(word) for word in block
             ]
@@ -170,7 +183,7 @@ class Tokenizer:
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return ids and, for each, the span of characters it stands for (end exclusive)."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        (encoding,) = self._encode(self._backend.encode_batch, [text])
         return list(encoding.ids), [(int(a), int(b)) for a, b in encoding.offsets]
 
     def decode(self, ids: Sequence[int]) -> str:

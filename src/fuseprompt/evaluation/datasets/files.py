@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from fuseprompt.cache import decode_text
 from fuseprompt.errors import DatasetError
 
 #: Beginnings of files that are not what their name says, and what they are.
@@ -115,14 +116,11 @@ def numbered_lines(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_text(file: Path) -> str:
-    """Return the content of a text file in UTF-8, without its byte order mark."""
+    """Return the content of a text file."""
     try:
-        text = read_bytes(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{file}: byte {error.start} is not UTF-8. Convert the file: "
-            "iconv -f latin1 -t utf-8 OLD > NEW."
-        ) from None
+        text = decode_text(read_bytes(file))
+    except ValueError as error:
+        raise DatasetError(f"{file}: {error}.") from None
     for start, what in _NOT_DATA.items():
         if text.lstrip().startswith(start):
             raise DatasetError(f"{file}: {what}. Download it again.")

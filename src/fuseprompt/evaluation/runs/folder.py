@@ -200,8 +200,7 @@ def write_merged(run: Run) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file of a run: a reader sees the whole of it, or what was there before."""
     try:
-        # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
-        write_atomically(path, text.encode("utf-8", "backslashreplace"))
+        write_atomically(path, text)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error.strerror}). The journal is safe: make room and go "
