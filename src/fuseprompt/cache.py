@@ -6,22 +6,68 @@ cannot be written is left out, so a read-only folder works. Text that people wro
 
 import codecs
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import secrets
+import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fuseprompt.errors import FuseWarning
+
 
 def cache_dir() -> Path:
-    """Return `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`."""
-    if own := os.environ.get("FUSEPROMPT_CACHE"):
-        return Path(own).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "fuseprompt"
-    return Path.home() / ".cache" / "fuseprompt"
+    """Return `$FUSEPROMPT_CACHE`, else `$XDG_CACHE_HOME/fuseprompt`, else `~/.cache/fuseprompt`.
+
+    Of a user without a home it is a private folder, which a `FuseWarning` names.
+    """
+    try:
+        if own := os.environ.get("FUSEPROMPT_CACHE"):
+            return Path(own).expanduser()
+        if shared := os.environ.get("XDG_CACHE_HOME"):
+            return Path(shared).expanduser() / "fuseprompt"
+        return Path.home() / ".cache" / "fuseprompt"
+    except RuntimeError:  # No HOME and no entry among the users, or "~name" of nobody.
+        return _private_dir("This user has no home folder for a cache")
+
+
+def usable(path: Path) -> Path:
+    """Return a place in the cache, or its like in a private folder, which a `FuseWarning` names.
+
+    It is the private one where this user may neither read what is there nor write.
+    """
+    if may_write(path) or os.access(path, os.R_OK) or not path.is_relative_to(cache_dir()):
+        return path
+    own = _private_dir(f"{cache_dir()} may not be written to by this user")
+    return own / path.relative_to(cache_dir())
+
+
+def may_write(path: Path) -> bool:
+    """Return whether this user may make or replace a file or folder, with those above it."""
+    # Not Path.exists, which raises for what lies in a closed folder.
+    there = next(each for each in path.absolute().parents if os.path.exists(each))
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+@functools.cache
+def _private_dir(reason: str) -> Path:
+    """Return the home's cache, else a folder that only this user writes to; warn of it once."""
+    place = None
+    with contextlib.suppress(RuntimeError):  # There may be no home.
+        place = Path.home() / ".cache" / "fuseprompt"
+    if place is None or not may_write(place / "file"):
+        user = getattr(os, "getuid", int)()
+        place = Path(tempfile.gettempdir()) / f"fuseprompt-{user}"
+        place.mkdir(mode=0o700, exist_ok=True)
+        if place.lstat().st_uid != user:  # Somebody else made it, or the link of this name.
+            place = Path(tempfile.mkdtemp(prefix="fuseprompt-"))
+    remedy = "set FUSEPROMPT_CACHE to another folder to choose"
+    warnings.warn(f"{reason}: using {place} instead; {remedy}.", FuseWarning, stacklevel=2)
+    return place
 
 
 def notes_dir() -> Path:
@@ -57,7 +103,10 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
     partial = path.with_name(f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         if callable(content):
+            partial.touch()
+            usual = partial.stat().st_mode
             content(partial)
+            partial.chmod(usual)  # safetensors writes for the owner alone; a cache may be shared.
         else:
             # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
             data = (
@@ -99,4 +148,4 @@ def is_intact(file: Path) -> bool:
 
 def _file(kind: str, key: str) -> Path:
     digest = hashlib.sha256(key.encode()).hexdigest()
-    return notes_dir() / f"{kind}-{digest[:32]}.json"
+    return usable(notes_dir() / f"{kind}-{digest[:32]}.json")

@@ -4,12 +4,14 @@ import importlib
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 import fuseprompt
 from fuseprompt.cli import options, prepare
 from fuseprompt.cli.main import COMMANDS, main
+from fuseprompt.errors import FuseWarning
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
@@ -127,3 +129,16 @@ def test_ctrl_c_is_exit_code_130(monkeypatch, capsys) -> None:
     monkeypatch.setattr(prepare, "run", interrupt)
     assert main(["prepare"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(("option", "count"), [("--json", 1), ("--quiet", 0)])
+def test_a_warning_of_ours_is_a_note(option, count, monkeypatch, capsys) -> None:
+    """Such as that this user has no cache of their own."""
+
+    def warn(_: object) -> int:
+        warnings.warn("the cache is elsewhere.", FuseWarning, stacklevel=2)
+        return 0
+
+    monkeypatch.setattr(prepare, "run", warn)
+    assert main(["prepare", option]) == 0
+    assert capsys.readouterr().err == "note: the cache is elsewhere.\n" * count

@@ -6,12 +6,13 @@ Exit codes: 0 all went well, 1 something failed, 2 a usage error, 130 Ctrl-C, 14
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fuseprompt import __version__
 from fuseprompt.cli.options import nearest, parse
-from fuseprompt.errors import FuseError, UsageError
+from fuseprompt.errors import FuseError, FuseWarning, UsageError
 
 COMMANDS: Final[Mapping[str, str]] = {
     "caption": "caption images with several models, none of them trained",
@@ -41,8 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # File names that are not UTF-8 are printed, escaped, instead of failing.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
+    argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if "--quiet" in argv else "always", FuseWarning)
+            warnings.showwarning = _show
+            return _run(argv)
     except FuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -52,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # The reader of our output, such as `head`, has left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _show(message: Warning | str, kind: type[Warning], file: str, line: int, *_: object) -> None:
+    """Print a warning of ours as a note, any other as Python does."""
+    text = warnings.formatwarning(message, kind, file, line)
+    print(f"note: {message}" if issubclass(kind, FuseWarning) else text, file=sys.stderr)
 
 
 def _run(argv: Sequence[str]) -> int:

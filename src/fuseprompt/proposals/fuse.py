@@ -6,6 +6,7 @@ The predicted change of the loss is its dot product with a candidate's embedding
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, final
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.cache import cache_dir
+from fuseprompt.cache import cache_dir, usable
 from fuseprompt.errors import FingerprintError
 from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, default_words
 from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter
@@ -163,10 +164,12 @@ def load_or_fit(
     words = dict.fromkeys(default_words(), 1.0)
     fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)
     root = cache_dir() / f"tables-v{FORMAT_VERSION}" if folder is None else folder
-    place = root / hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:32]
+    name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:32]
+    place = usable(root / name)
     try:
         return JacobianTable.load(place, fingerprint)
     except FingerprintError:  # not there, or not whole
         table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
-        table.save(place)
+        with suppress(OSError):  # Where nothing can be written it is fitted each time.
+            table.save(place)
         return table

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fuseprompt.cache import cache_dir, is_intact, write_atomically
+from fuseprompt.cache import cache_dir, is_intact, usable, write_atomically
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.proposals.base import Meter, Positions, ProposalState, Scorer, lengthened_words
@@ -195,7 +195,7 @@ def load_or_make(
     # A damaged file, or another model under the same name, is noticed by a digest and one vector
     # made again. Where the folder cannot be written to, the table is only returned.
     words, row_of = distinct_words(table)
-    file = folder / f"{fingerprint(model, table)}.safetensors"
+    file = usable(folder / f"{fingerprint(model, table)}.safetensors")
     # A table without words is as wide as any: the width comes from a word of its own.
     probe = read_in_template(model, words[:1] or [" it"])[: len(words)].cpu()
     known = load_file(file)["vectors"] if is_intact(file) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fuseprompt.cache import cache_dir, is_intact, write_atomically
+from fuseprompt.cache import cache_dir, is_intact, usable, write_atomically
 from fuseprompt.errors import ModelError
 from fuseprompt.offline.manifest import recipe_digest
 
@@ -20,7 +20,7 @@ def find_table(secondary: str) -> Path | None:
     """Return the file of a table if it is whole and made from today's offline models."""
     try:
         made = json.loads(_stamp(secondary).read_text(encoding="utf-8"))
-        file = _folder() / made["file"]
+        file = usable(_folder() / made["file"])
         return file if made["digest"] == _digest(secondary) and is_intact(file) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -54,4 +54,4 @@ def _folder() -> Path:
 
 
 def _stamp(secondary: str) -> Path:
-    return _folder() / f"offline-{secondary}.json"
+    return usable(_folder() / f"offline-{secondary}.json")
