@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from fuseprompt import __version__
 from fuseprompt.cli.options import nearest, parse
@@ -59,10 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _show(message: Warning | str, kind: type[Warning], file: str, line: int, *_: object) -> None:
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Print a warning of ours as a note, any other as Python does."""
-    text = warnings.formatwarning(message, kind, file, line)
-    print(f"note: {message}" if issubclass(kind, FuseWarning) else text, file=sys.stderr)
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    is_ours = issubclass(category, FuseWarning)
+    print(f"note: {message}" if is_ours else text, file=file or sys.stderr)
 
 
 def _run(argv: Sequence[str]) -> int:
