@@ -284,7 +284,11 @@ class Family:
 
 LONG = {"max_position_embeddings": 512}
 CLS_POOLING = {
-    "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_cls_token": True},
+    "1_Pooling/config.json": {
+        "word_embedding_dimension": 32,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": False,
+    },
     "modules.json": [
         {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

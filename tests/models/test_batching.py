@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fuseprompt.errors import is_out_of_memory
 from fuseprompt.models.batching import (
     TOKENS_PER_PASS,
     PassSize,
-    is_out_of_memory,
     run_by_length,
 )
 from fuseprompt.text.retokenize import PaddedIds

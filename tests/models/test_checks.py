@@ -133,7 +133,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
     [
         (
             "1_Pooling/config.json",
-            '{"pooling_mode_max_tokens": true}',
+            '{"pooling_mode_max_tokens": true, "pooling_mode_mean_tokens": false}',
             r"pools by \['max_tokens'\]; expected mean_tokens or cls_token",
         ),
         (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import models, pre_tokenizers, processors
 
-from fuseprompt.errors import TokenizerError
+from fuseprompt.errors import ModelError, TokenizerError
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES, byte_bpe, end_of_word_bpe, meta_bpe, word_piece
 from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer
@@ -134,7 +134,7 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
 def test_a_folder_without_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        TokenizerError, match=r"No tokenizer could be loaded from .*tokenizer\.json"
+        ModelError, match=r"its files cannot be loaded, see tokenizer\.json and tok"
     ):
         Tokenizer.from_pretrained(tmp_path)
 

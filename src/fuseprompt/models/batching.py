@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.errors import is_out_of_memory
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower.
@@ -19,9 +20,6 @@ TOKENS_PER_PASS: Final = 4096
 
 #: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
 _ACCELERATOR_FACTOR: Final = 16
-
-#: Parts of the messages of allocators; only CUDA's has an exception class of its own.
-_OUT_OF_MEMORY: Final = ("out of memory", "not enough memory", "can't allocate memory")
 
 Forward = Callable[[Int[Tensor, "b s"], Float[Tensor, "b s d"] | None], Float[Tensor, "b o"]]
 
@@ -80,12 +78,6 @@ class PassSize:
                 continue
             start += len(chunk)
             yield chunk, result[0]
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error is an allocator's that has no memory left, on any device."""
-    message = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or any(m in message for m in _OUT_OF_MEMORY)
 
 
 def run_by_length(

@@ -7,8 +7,10 @@ says how likely a text makes another (`continuation_nll`).
 """
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
@@ -40,6 +42,7 @@ class CausalLM(PretrainedModel):
     # newline; `can_continue` says whether `continue_from` was found to equal whole passes.
 
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    more_files: ClassVar[str] = "generation_config.json"
 
     def __init__(self, module: Any, tokenizer: Tokenizer, *, name: str = "") -> None:
         accepts = inspect.signature(module.forward).parameters
@@ -63,6 +66,15 @@ class CausalLM(PretrainedModel):
                 f"{name}: no token of this model ends a text (no EOS in its config, no token "
                 "begins with a newline). Set eos_token_id in its config.json."
             )
+
+    @classmethod
+    def _read_more(
+        cls, path: str | Path, tokenizer: Tokenizer, *, local_only: bool, name: str
+    ) -> dict[str, Any]:
+        # The library passes over a damaged one, and with it over tokens that end a text.
+        if (file := Path(path) / "generation_config.json").is_file():
+            json.loads(file.read_text(encoding="utf-8"))
+        return super()._read_more(path, tokenizer, local_only=local_only, name=name)
 
     def prompted(self, prompt: str | Sequence[Mapping[str, str]]) -> "CausalLM":
         """Return this model with a prompt before every text; weights are shared.

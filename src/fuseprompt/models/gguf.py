@@ -58,22 +58,29 @@ def open_gguf(path: Path) -> Path:
     folder = cache_dir() / f"gguf-v{_VERSION}" / digest[:32]
     if (folder / "config.json").is_file():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(mkdtemp(dir=folder.parent))
+    made: Path | None = None
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(mkdtemp(dir=folder.parent))
         write_gguf_folder(path, made)
         made.rename(folder)
     except ModelError as error:
         fault = f"{path}: {error} Give a folder made by save_pretrained instead."
         raise ModelError(fault) from None
-    except OSError:
-        if not (folder / "config.json").is_file():  # else another process was faster
-            raise
-    except Exception as error:  # Of any class: gguf and tokenizers have none of their own.
+    except Exception as error:  # Of any class: gguf, safetensors and tokenizers have their own.
+        if (folder / "config.json").is_file():  # Another process was faster.
+            return folder
+        # All writing is in the cache; what safetensors says of it is no OSError.
+        if isinstance(error, OSError) or "I/O error" in str(error):
+            raise ModelError(
+                f"{path}: no folder can be made of the GGUF file in {folder.parent} ({error}). "
+                "Make room there, or set FUSEPROMPT_CACHE to a folder where there is."
+            ) from None
         fault = f"{path}: the GGUF file is cut off or damaged ({error}). Copy it again."
         raise ModelError(fault) from None
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
     return folder
 
 

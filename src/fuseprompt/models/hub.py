@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
-from fuseprompt.errors import MissingModelError, ModelError
+from fuseprompt.errors import MissingModelError, ModelError, reading
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.gguf import open_gguf
@@ -24,6 +23,9 @@ from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import OFFLINE_IDS, offline_folder, read_artefact, recipe_digest
 
 Model = CausalLM | ClipModel | TwoTowerModel | Classifier | SentenceEncoder
+
+#: What configurations call the settings of quantised weights.
+_QUANTISED = ("quantization_config", "compression_config")
 
 #: Seconds that the Hub gets to answer before it counts as unreachable.
 HUB_SECONDS = 5.0
@@ -54,19 +56,13 @@ def load(
         lm, image_text = load("offline:lm"), load("offline:image-text")
     """
     name, target = str(model_id), pick_device(device)
-    if name.startswith("offline:"):
-        return _load_offline(name, target)
-    if name.endswith(".gguf") and Path(name).is_file():
-        return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
-    file, cached_only = find_config(name, local_only=local_only)
-    kind = _kind_of(file, name)
-    try:
-        return kind.load(name, local_only=cached_only, device=target, name=name)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ModelError(
-            f"{name}: its files cannot be loaded ({reason}). Copy or download it again."
-        ) from None
+    with reading(name, "all of them", name=name):
+        if name.startswith("offline:"):
+            return _load_offline(name, target)
+        if name.endswith(".gguf") and Path(name).is_file():
+            return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
+        file, cached_only = find_config(name, local_only=local_only)
+        return _kind_of(file, name).load(name, local_only=cached_only, device=target, name=name)
 
 
 def revision_of(model_id: str, *, local_only: bool = False) -> str:
@@ -189,9 +185,15 @@ def _kind_of(file: Path, name: str) -> type[CausalLM | ClipModel | Classifier | 
     """Return the class of a model by its configuration."""
     config: Any = None
     with suppress(ValueError):
-        config = json.loads(file.read_text())
+        config = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
         raise ModelError(f"{name}: its config.json is not a JSON object. Copy the folder again.")
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    if any(part.get(key) for part in parts for key in _QUANTISED):
+        raise ModelError(
+            f"{name}: its config.json says that the weights are quantised; expected plain ones. "
+            "Give the model that they were made from, or a GGUF file."
+        )
     architectures = [str(a) for a in config.get("architectures") or []]
     decoders = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
     writes = any(a.endswith(decoders) for a in architectures)

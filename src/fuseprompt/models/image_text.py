@@ -7,14 +7,14 @@ stand-in).
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from fuseprompt.errors import ModelError
+from fuseprompt.errors import ModelError, reading
 from fuseprompt.models.base import TextModel, replaced_embeddings
 from fuseprompt.models.batching import full_precision, run_by_length
 from fuseprompt.models.encoders import SentenceEncoder
@@ -77,6 +77,8 @@ class ClipModel(PretrainedModel):
     # gets texts filled up to `padded_to` tokens, as its own processor fills them; others see texts
     # at their true length. Which kind a model is, is tried out and not looked up.
 
+    more_files: ClassVar[str] = "preprocessor_config.json"
+
     def __init__(
         self, module: Any, tokenizer: Tokenizer, processor: Any, *, name: str = ""
     ) -> None:
@@ -87,8 +89,8 @@ class ClipModel(PretrainedModel):
                     "expected an image-text model like CLIP."
                 )
         text_side = getattr(module, "text_model", module)
-        super().__init__(module, tokenizer, name=name, text_side=text_side)
         self._processor = processor
+        super().__init__(module, tokenizer, name=name, text_side=text_side)
         self.padded_to: int | None = self.max_length if self._reads_padding() else None
         if self.padded_to is not None:
             self.notes += (
@@ -138,8 +140,9 @@ class ClipModel(PretrainedModel):
         return torch.nn.functional.normalize(features, dim=-1)
 
     def _try_out(self) -> Sequence[Tensor]:
-        picture = Image.new("RGB", (64, 64), "white")
-        return [*super()._try_out(), self._see([picture])]
+        text = super()._try_out()
+        with reading(self.name, self.more_files):
+            return [*text, self._see([Image.new("RGB", (64, 64), "white")])]
 
     def start_cache(self) -> TowerCache | None:
         """Return an empty cache for texts that begin alike; `None` if the tower is not causal."""

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fuseprompt.errors import ModelError, TokenizerError
+from fuseprompt.errors import ModelError, TokenizerError, reading
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
 from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, full_precision, run_by_length
 from fuseprompt.text.retokenize import PaddedIds
@@ -37,6 +37,9 @@ class PretrainedModel(ABC):
     #: The class of transformers that loads the family.
     auto_class: ClassVar[str] = "AutoModel"
 
+    #: The files that the family reads besides those of the model and the tokenizer.
+    more_files: ClassVar[str] = ""
+
     def __init__(
         self, module: Any, tokenizer: Tokenizer, *, name: str = "", text_side: Any = None
     ) -> None:
@@ -53,7 +56,8 @@ class PretrainedModel(ABC):
         self.notes: tuple[str, ...] = () if named else ("It names no longest text.",)
         self.pass_size = PassSize(TOKENS_PER_PASS, self.device)
         with torch.no_grad(), full_precision():
-            check_output(self._compute(self._sample().to(self.device)), name=name)
+            for output in self._try_out():
+                check_output(output, name=name)
 
     @classmethod
     def load(
@@ -69,16 +73,18 @@ class PretrainedModel(ABC):
 
         auto = getattr(transformers, cls.auto_class)
         # Weights of another size are left out like those that are missing, and named as they are.
-        module, found = auto.from_pretrained(
-            str(path),
-            local_files_only=local_only,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
         name = name or str(path)
-        more = cls._read_more(path, tokenizer, local_only=local_only, name=name)
+        with reading(path, "config.json, generation_config.json and the weights", name=name):
+            module, found = auto.from_pretrained(
+                str(path),
+                local_files_only=local_only,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        tokenizer = Tokenizer.from_pretrained(path, local_only=local_only)
+        with reading(path, cls.more_files, name=name):
+            more = cls._read_more(path, tokenizer, local_only=local_only, name=name)
         model = cls(module.to(device), tokenizer, name=name, **more)
         model._check_loaded(found)
         model.source = path
@@ -142,7 +148,7 @@ class PretrainedModel(ABC):
         }
         used = find_used(self._try_out, random)
         if not used:
-            return
+            return self._check_all_taken(found["unexpected_keys"])
         named = [
             "{} of shape {} in place of {}".format(name, *sizes[name]) if name in sizes else name
             for name in used
@@ -157,6 +163,22 @@ class PretrainedModel(ABC):
             f"from, which would be random: {', '.join(named[:4])}{more}.{strange} Copy all of its "
             "files again, or save the model with save_pretrained."
         )
+
+    def _check_all_taken(self, unexpected: Iterable[str]) -> None:
+        """Refuse files that have more for a layer that is used, or more layers, than the model."""
+        modules = dict(self.module.named_modules())
+        for name in sorted(unexpected):
+            parts = name.removeprefix(f"{self.module.base_model_prefix}.").split(".")
+            for whole in (parts, [self.module.base_model_prefix, *parts]):
+                known = [i for i in range(1, len(whole)) if ".".join(whole[:i]) in modules]
+                layer = modules[".".join(whole[: known[-1]])] if known else self.module
+                is_leaf = known and next(layer.children(), None) is None
+                if is_leaf or isinstance(layer, nn.ModuleList):
+                    raise ModelError(
+                        f"{self.name}: its files have a weight {name!r} that a model of its "
+                        "config.json has no place for, so outputs would be wrong (is it quantised, "
+                        "has it more layers, or a bias?). Give the config.json that belongs to it."
+                    )
 
     def _run(
         self,

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fuseprompt.errors import AlignmentError, TokenizerError
+from fuseprompt.errors import AlignmentError, TokenizerError, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -90,7 +90,8 @@ class Tokenizer:
         """Return the fast tokenizer of a Hugging Face folder (or Hub id, when not `local_only`)."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-        try:
+        files = "tokenizer.json and tokenizer_config.json"
+        with reading(path, files):
             loaded: Any = AutoTokenizer.from_pretrained(str(path), local_files_only=local_only)
             if not getattr(loaded, "is_fast", False):
                 # SigLIP's own class is a slow one, though its folders have a tokenizer.json.
@@ -98,13 +99,7 @@ class Tokenizer:
                     loaded = PreTrainedTokenizerFast.from_pretrained(
                         str(path), local_files_only=local_only
                     )
-        except (OSError, ValueError, ImportError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise TokenizerError(
-                f"No tokenizer could be loaded from {str(path)!r}: {reason}. "
-                "Expected a folder with a tokenizer.json."
-            ) from None
-        return cls.from_hf(loaded, name=str(path))
+            return cls.from_hf(loaded, name=str(path))
 
     @classmethod
     def from_hf(cls, loaded: Any, *, name: str = "tokenizer") -> "Tokenizer":
