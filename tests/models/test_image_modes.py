@@ -337,6 +337,8 @@ def test_arrays_of_every_kind(array: np.ndarray, expected: np.ndarray) -> None:
 def test_what_is_no_picture_is_refused_in_a_sentence(picture: Any, words: str) -> None:
     with pytest.raises(ImageError, match=words):
         open_image(picture)
+    if isinstance(picture, np.ndarray) and picture.ndim == 1:
+        return  # as a target it is a vector
     with pytest.raises(ImageError, match=words):
         ImageText(clip()).encode_target(picture)
 
