@@ -116,9 +116,11 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
         with partial.open("rb+") as written:
             os.fsync(written.fileno())  # Or the name may reach the disk before the content.
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # A full disk does not say which file was written.
         raise
 
 

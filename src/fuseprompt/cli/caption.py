@@ -3,10 +3,10 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
@@ -76,7 +76,8 @@ def run(options: Options) -> int:
     for note in left_alone(options.images):
         output.note(note)
     num_texts = 1 if settings.together else len(files)
-    with _open_out(options.out) as out, Bar(num_texts, quiet=output.quiet or output.json) as bar:
+    out_file = nullcontext() if options.out is None else _OutFile(options.out)
+    with out_file as out, Bar(num_texts, quiet=output.quiet or output.json) as bar:
         report = _Report(bar, options, out)
         results = caption(
             files,
@@ -107,21 +108,46 @@ def _settings(options: Options) -> CaptionSettings:
     return replace(settings, weights={**settings.weights, "sentiment": weight})
 
 
-def _open_out(file: Path | None) -> AbstractContextManager[TextIO | None]:
-    """Open the file of `--out`, before any work is done."""
-    if file is None:
-        return nullcontext()
-    try:
+class _OutFile(AbstractContextManager["_OutFile"]):
+    """The file of `--out`, opened before any work is done; it gets whole lines or nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, 0
+        with self._explained():
+            self._file = path.open("wb", buffering=0)
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def write(self, line: str) -> None:
+        """Write a line; a `FuseError` if the disk is full, say."""
         # File names that are no UTF-8 reach us as lone surrogates; escaped, they are valid JSON.
-        return file.open("w", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise FuseError(f"--out {file}: cannot be written ({error.strerror}).") from None
+        data, written = f"{line}\n".encode(errors="backslashreplace"), 0
+        with self._explained():
+            try:
+                while written < len(data):
+                    written += self._file.write(data[written:])
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(self._size)
+                raise
+        self._size += written
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            safe = " The results before are safe in it." if self._size else ""
+            reason = f"cannot be written ({error.strerror})"
+            raise FuseError(f"--out {self._path}: {reason}.{safe} Make room.") from None
 
 
 class _Report:
     """Prints results as they come, and what was not finished if a person stops the search."""
 
-    def __init__(self, bar: Bar, options: Options, out: TextIO | None) -> None:
+    def __init__(self, bar: Bar, options: Options, out: _OutFile | None) -> None:
         self._bar, self._out = bar, out
         self._output = options.output
         self._num_done = 0
@@ -157,11 +183,12 @@ class _Report:
 
     def _print(self, content: dict[str, Any], readable: str) -> None:
         line = json.dumps(content, ensure_ascii=False)
-        if shown := line if self._output.json else readable:
-            self._bar.result(shown)
-        if self._out is not None:
-            self._out.write(line + "\n")
-            self._out.flush()
+        try:
+            if shown := line if self._output.json else readable:
+                self._bar.result(shown)
+        finally:  # Where one of the two is full, the other still gets the result.
+            if self._out is not None:
+                self._out.write(line)
 
     def _note_missing(self, one: "Caption") -> None:
         """Note which required words a caption lacks; no caption with all of them was found."""

@@ -53,6 +53,7 @@ def run(options: Options) -> int:
     from fuseprompt.models.hub import load
 
     counts = _read_words(options)
+    options.out.mkdir(parents=True, exist_ok=True)  # What cannot be written fails before the work.
     settings = FitSettings(
         max_tokens=options.max_tokens,
         words_per_case=options.words_per_case,

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TextIO
 
 from fuseprompt import __version__
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore" if "--quiet" in argv else "always", FuseWarning)
             warnings.showwarning = _show
-            return _run(argv)
+            code = _run(argv)
+            sys.stdout.flush()  # What cannot be written shows here, not when Python ends.
+            return code
     except FuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -55,8 +58,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # The reader of our output, such as `head`, has left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno is None:  # Of a library's own making.
+            raise
+        what = f"{error.filename}: cannot be read or written ({error.strerror})"
+        if error.filename is None:
+            _drop_output()
+            what = f"the output cannot be written ({error.strerror}); what was printed is whole"
+        with suppress(OSError):  # Errors may go to the same full disk.
+            print(f"error: {what}. Make room, or choose another place.", file=sys.stderr)
+        return 1
+
+
+def _drop_output() -> None:
+    """Send what is left of the output nowhere, so that Python need not fail on it at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show(
