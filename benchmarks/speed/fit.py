@@ -2,7 +2,7 @@
 
 Both sides get the same random embedding matrices of the paper's widths, the real GPT-2 and CLIP
 tokenizers and the same words, and run in a process of their own, so that peak memory is that of one
-side. No number is asserted here. Read next: `benchmarks.speed.published`.
+side. No number is asserted here. Read next: `fuseprompt.methods.published_fit`.
 """
 
 import time
@@ -93,8 +93,8 @@ def run_arm(arm: Arm, words_per_case: int, num_words: int | None) -> dict[str, f
     Returns:
         Its "seconds" and "peak_mb".
     """
-    from benchmarks.speed.published import PublishedModel, fit_published
     from fuseprompt.fuse.fit import FitSettings, fit_adapter
+    from fuseprompt.methods.published_fit import PublishedModel, fit_published
 
     before = resident_mb()
     generator = torch.Generator().manual_seed(0)

@@ -3,7 +3,7 @@
 Both sides search from one prefix, with the same models in one process, ours first. The ceiling is
 what the bare forward passes of the same run would allow if every text were read once and every
 cache were perfect (`least_work`). Each shape has a process of its own. No number is asserted here.
-Read next: `benchmarks.speed.published_search`.
+Read next: `fuseprompt.methods.published`.
 """
 
 import time
@@ -15,12 +15,12 @@ import torch
 
 from benchmarks.speed.meter import Asked, ForwardMeter, Work, least_work, recording
 from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
-from benchmarks.speed.published_search import PublishedSearch, search_published
 from benchmarks.speed.shapes import SETUPS, Setup
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse.alignment import default_words
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.methods.published import PublishedSearch
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.batching import TOKENS_PER_PASS
 from fuseprompt.objective.objective import Objective
@@ -33,7 +33,7 @@ _STEPS: Final = 2
 _REPEATS: Final = 3
 _BEAM_WIDTH: Final = 5
 #: Words for the published side's maps: their number changes no step.
-_FIT: Final = FitSettings(words_per_case=256, min_words=16)
+_FIT: Final = FitSettings(words_per_case=256, min_words=16, by_pairs=False)
 _FIT_WORDS: Final = 4000
 
 
@@ -251,14 +251,21 @@ def published_rate(setup: Setup, width: int) -> float:
     """
     objective = setup.objective
     words = default_words()[:_FIT_WORDS]
-    tables = {
-        term.name: fit_adapter(objective.primary, term.model, words=words, settings=_FIT)
+    tables = tuple(
+        fit_adapter(objective.primary, term.model, words=words, settings=_FIT)
         for term in objective.terms
-    }
-    problem = setup.problems(1, first=9000)[0]
-    search_published(objective, problem, PublishedSearch(1, 16, _BEAM_WIDTH, tables))
-    found = search_published(objective, problem, PublishedSearch(1, width, _BEAM_WIDTH, tables))
-    return found.num_candidates / found.seconds
+    )
+    classes = objective.classes()
+    # The tokens that our side may append, so that both read alike.
+    tokens = classes.word_initial | classes.word_internal
+    bound = objective.bind(setup.problems(1, first=9000))
+    for candidates in (16, width):  # the first is not counted
+        method = PublishedSearch(1, candidates, _BEAM_WIDTH, tables, tokens)
+        state = method.init(bound)
+        started = time.perf_counter()
+        state = method.step(state)
+        seconds = time.perf_counter() - started
+    return state.histories[0][0].evaluations / seconds
 
 
 def tokens_read(objective: Objective, meter: ForwardMeter) -> int:

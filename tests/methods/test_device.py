@@ -163,4 +163,4 @@ class _RandomMaps:
         }
         found = fingerprint_models(primary, secondary)
         fitted = JacobianTable(maps, {}, 4, {}, found, {})
-        return Fuse(fitted).init(primary, secondary, table)
+        return Fuse((fitted,)).init(primary, secondary, table)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from fuseprompt.errors import FingerprintError
 from fuseprompt.fuse.alignment import Alignment
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
-from fuseprompt.fuse.gradient import map_embeddings
+from fuseprompt.fuse.gradient import RandomFallback, map_embeddings
 from fuseprompt.fuse.table import SHARED
 from fuseprompt.proposals import fuse
 from fuseprompt.proposals.base import Positions, lengthened_words
@@ -61,7 +61,7 @@ def test_scores_are_the_adjoint_times_the_vocabulary(seed):
     )
     retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
     loss = LinearLoss(secondary)
-    scorer = Fuse(table).init(primary, secondary, retokenised).bind(loss)
+    scorer = Fuse((table,)).init(primary, secondary, retokenised).bind(loss)
     texts = primary.tokenizer.token_texts
     lengths = retokenised.pieces.lengths.tolist()
     words = [
@@ -99,7 +99,7 @@ def test_a_table_of_other_models_is_refused():
     retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
     other = tiny_model(word_piece(), 4, seed=5)
     with pytest.raises(FingerprintError, match="another secondary vocabulary"):
-        Fuse(table).init(primary, other, retokenised)
+        Fuse((table,)).init(primary, other, retokenised)
 
 
 @pytest.mark.parametrize("by_pairs", [True, False])
@@ -110,7 +110,7 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     chosen = FitSettings(min_words=16, by_pairs=by_pairs)
     table = fit_adapter(primary, secondary, words=made_up_words(600), settings=chosen)
     retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
-    scorer = Fuse(table).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
+    scorer = Fuse((table,)).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
     positions = Positions.append(("the quick", "an extra", "x"), torch.tensor([0, 0, 0]))
 
     def mapped(ids: list[int], num_secondary: int) -> torch.Tensor:
@@ -137,12 +137,53 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     assert_close(scorer.word_internal(positions, tokens), want)
 
 
+@pytest.mark.parametrize("fallback", ["zero", "random"])
+def test_a_word_without_a_map_has_no_gradient_or_one_through_a_random_map(fallback):
+    primary = tiny_model(byte_bpe(700), 5, dtype=torch.float32)
+    secondary = tiny_model(word_piece(), 4, seed=1, dtype=torch.float32)
+    table = fit_adapter(
+        primary, secondary, words=made_up_words(600), settings=FitSettings(min_words=16)
+    )
+    retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
+    proposal = Fuse((table,), fallback=fallback)
+    loss = LinearLoss(secondary)
+    scorer = proposal.init(primary, secondary, retokenised).bind(loss)
+    positions = Positions.append(("the quick", "an extra"), torch.tensor([0, 0]))
+
+    def dot(ids: list[int], num_secondary: int) -> torch.Tensor:
+        jacobian = table.lookup(len(ids), num_secondary)
+        if jacobian is None:
+            if fallback == "zero":
+                return torch.zeros(())
+            counts = (len(ids), num_secondary)
+            jacobian = RandomFallback().jacobian(table, counts)
+        grad = (loss.direction / num_secondary).expand(num_secondary, -1)
+        carried = reference.backward_word(grad, jacobian, len(ids))
+        return (carried * primary.vocabulary[ids]).sum()
+
+    lengths = retokenised.pieces.lengths.tolist()
+    words = [i for i, length in enumerate(lengths) if length]
+    assert any(table.lookup(1, lengths[i]) is None for i in words)
+    dots = torch.stack([dot([i], lengths[i]) for i in words])
+    linear = scorer.at_word_initial(positions)
+    want = linear.predict(dots.expand(2, -1), gain=GAIN)
+    assert_close(scorer.word_initial(positions, torch.tensor(words)), want, rtol=1e-4, atol=1e-4)
+
+    tokens = torch.tensor([primary.tokenizer.encode(text)[:1] for text in "sted"]).T.expand(2, -1)
+    texts = lengthened_words(retokenised, positions, tokens)
+    rows = [(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
+    assert any(table.lookup(len(ids), num) is None for ids, num in rows)
+    dots = torch.stack([dot(*row) for row in rows]).reshape(tokens.shape)
+    want = scorer.at_last_word(positions).predict(dots, gain=GAIN)
+    assert_close(scorer.word_internal(positions, tokens), want, rtol=1e-4, atol=1e-4)
+
+
 def test_equal_tokenizers_score_by_the_map_of_single_tokens():
     primary = tiny_model(byte_bpe(), 5, dtype=torch.float32)
     secondary = tiny_model(byte_bpe(), 4, seed=1, dtype=torch.float32)
     table = fit_adapter(primary, secondary)
     retokenised = RetokenizationTable(primary.tokenizer, secondary.tokenizer)
-    scorer = Fuse(table).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
+    scorer = Fuse((table,)).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
     positions = Positions.append(("the quick", "a"), torch.tensor([0, 0]))
     embeds = primary.vocabulary @ table.jacobians[SHARED][..., 0]
     want = scorer.at_word_initial(positions).predict_mean(embeds, gain=GAIN)

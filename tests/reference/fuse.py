@@ -53,3 +53,17 @@ def backward_word(grad: Tensor, jacobian: Tensor, num_primary: int) -> Tensor:
         for t in range(grad.shape[0]):
             out[s] += jacobian[:, :, (t - s) % depth] @ grad[t]
     return out
+
+
+def printed_backward_word(grad: Tensor, jacobian: Tensor, num_primary: int) -> Tensor:
+    """Carry the gradient of one word (l, ds) back to (k, dp) by L[k] * T, as algorithm 1 prints it.
+
+    Slices are transposed so that the product exists, and stay in their order; rows beyond the
+    secondary's tokens are zero.
+    """
+    depth = jacobian.shape[2]
+    out = torch.zeros(num_primary, jacobian.shape[0], dtype=grad.dtype)
+    for s in range(min(num_primary, grad.shape[0])):
+        for t in range(grad.shape[0]):
+            out[s] += jacobian[:, :, (s - t) % depth] @ grad[t]
+    return out

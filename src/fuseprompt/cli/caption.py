@@ -49,9 +49,13 @@ class Options:
 
 
 def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the size of a search with the models that were chosen."""
+    """Return the paper's size of a search where its models or its search were chosen."""
+    if given.get("as_published") and "proposal" in given:
+        raise UsageError(
+            f"--proposal {given['proposal']}: --as-published has none; leave one of them out."
+        )
     models = given.get("models", ModelSettings().models)
-    return PAPER_SIZE if models == "paper" else {}
+    return PAPER_SIZE if models == "paper" or given.get("as_published") else {}
 
 
 def run(options: Options) -> int:
@@ -63,7 +67,8 @@ def run(options: Options) -> int:
         from fuseprompt.cli.prepare import prepare
 
         used = ("image-text", "sentiment") if has_sentiment else ("image-text",)
-        tables = used if settings.proposal in ("word-table", "additive") else ()
+        has_table = settings.proposal in ("word-table", "additive") and not settings.as_published
+        tables = used if has_table else ()
         prepare(quiet=output.quiet or output.json, secondaries=tables)
     if not output.quiet:
         print(describe_models(models.models, ids, has_sentiment), file=sys.stderr)

@@ -34,6 +34,7 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the paper's settings, and note those that were given another value."""
     if "experiment" not in given:
         return {}
+    evaluate.preset(given)  # Refuses what does not go together; the file has all that it sets.
     papers = read_values(read_experiment(given["experiment"]), evaluate.Options)
     changed = [
         f"{name} {given[name]} ({value})"

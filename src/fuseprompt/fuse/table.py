@@ -7,9 +7,9 @@ all that matters here. Read next: `fuseprompt.fuse.gradient`.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -66,8 +66,8 @@ class JacobianTable:
         fingerprint: Hashes of all that the maps depend on, by name.
     """
 
-    jacobians: Mapping[CaseKey, Float[Tensor, "dp ds p"]]
-    reports: Mapping[CaseKey, CaseReport]
+    jacobians: Mapping[CaseKey, Float[Tensor, "dp ds p"]] = field(repr=False)
+    reports: Mapping[CaseKey, CaseReport] = field(repr=False)
     max_tokens: int
     left_out: Mapping[str, int]
     fingerprint: Mapping[str, str]
@@ -166,6 +166,23 @@ class JacobianTable:
         if expected is not None:
             table.check(expected)
         return table
+
+
+def choose_table(
+    tables: Sequence[JacobianTable], primary: TokenEmbeddings, secondary: TokenEmbeddings
+) -> JacobianTable:
+    """Return the table that was fitted to two models."""
+    expected = fingerprint_models(primary, secondary)
+    for table in tables:
+        if expected.items() <= table.fingerprint.items():
+            return table
+    if len(tables) == 1:
+        tables[0].check(expected)  # Says what differs.
+    names = [getattr(model, "name", type(model).__name__) for model in (primary, secondary)]
+    raise FingerprintError(
+        f"None of {len(tables)} tables was fitted to {names[0]} and {names[1]}. Pass one for each "
+        "secondary, fitted with this primary."
+    )
 
 
 def fingerprint_models(primary: TokenEmbeddings, secondary: TokenEmbeddings) -> dict[str, str]:

@@ -5,11 +5,11 @@ The predicted change of the loss is its dot product with a candidate's embedding
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -19,13 +19,13 @@ from fuseprompt.cache import cache_dir, usable
 from fuseprompt.errors import FingerprintError
 from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, default_words
 from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter
-from fuseprompt.fuse.gradient import transfer_gradient
+from fuseprompt.fuse.gradient import RandomFallback, transfer_gradient
 from fuseprompt.fuse.table import (
     FORMAT_VERSION,
     CaseKey,
     CaseReport,
     JacobianTable,
-    fingerprint_models,
+    choose_table,
 )
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.proposals.base import Positions, lengthened_words
@@ -45,14 +45,21 @@ class Fuse:
     """Proposes by gradients through fitted maps.
 
     Attributes:
-        maps: Fitted once for a pair of models, and kept in the cache, by default.
+        maps: One table for each secondary; by default, fitted once for a pair of models and kept in
+            the cache.
         num_words: Common words at which the loss is linearised, 1 to 64.
+        fallback: What stands for a word without a map: the mean token of the secondary, a zero
+            gradient, or one through a random map (`RandomFallback`, seed 0).
+        by_pairs: Whether a map that is fitted here is for a pair of token counts; otherwise for the
+            secondary's count alone (paper). Tables that are given have their own cases.
         on_progress: Called with (maps done, maps in all) while they are fitted.
     """
 
     name: ClassVar[str] = "fuse"
-    maps: JacobianTable | None = field(default=None, repr=False)
+    maps: tuple[JacobianTable, ...] = ()
     num_words: int = 16
+    fallback: Literal["mean", "zero", "random"] = "mean"
+    by_pairs: bool = True
     on_progress: Callable[[int, int], None] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -68,15 +75,16 @@ class Fuse:
             if self.on_progress is not None:
                 self.on_progress(done, planned)
 
-        maps = self.maps
-        if maps is None:
-            maps = load_or_fit(primary, secondary, on_case=on_case)  # hashes and checks by itself
+        if self.maps:
+            maps = choose_table(self.maps, primary, secondary)
         else:
-            maps.check(fingerprint_models(primary, secondary))
+            settings = FitSettings(by_pairs=self.by_pairs)
+            maps = load_or_fit(primary, secondary, settings=settings, on_case=on_case)
         points = common_word_embeds(secondary, self.num_words)
         maps = maps.to(secondary.vocabulary.device)
-        unknown = secondary.vocabulary.float().mean(0)
-        return _FuseState(maps, primary.vocabulary, unknown, table, points)
+        unknown = secondary.vocabulary.float().mean(0) * (self.fallback == "mean")
+        fallback = RandomFallback() if self.fallback == "random" else None
+        return _FuseState(maps, primary.vocabulary, unknown, fallback, table, points)
 
 
 @final
@@ -85,6 +93,7 @@ class _FuseState:
     maps: JacobianTable
     primary: Float[Tensor, "v dp"]
     unknown: Float[Tensor, " ds"]
+    fallback: RandomFallback | None
     table: RetokenizationTable
     points: Float[Tensor, "k ds"]
 
@@ -131,9 +140,13 @@ class _FuseScorer(LinearScorer):
     ) -> list[tuple[tuple[int, int], Float[Tensor, "n k dp"]]]:
         """Return the gradient at the primary's tokens of a word, for counts that have a map."""
         # A position holds the mean of a word's l pieces, so each piece has an l-th of its gradient.
-        maps = self.state.maps
+        maps, fallback = self.state.maps, self.state.fallback
         shared = maps.is_shared
-        known = [pair for pair in pairs if shared or maps.lookup(*pair) is not None]
+        known = [
+            pair
+            for pair in pairs
+            if shared or maps.lookup(*pair) is not None or (fallback is not None and min(pair))
+        ]
         if not known:
             return []
         grad = linear.grads.mean(1)  # (n, ds)
@@ -141,12 +154,12 @@ class _FuseScorer(LinearScorer):
         counts = [(pair[0], pair[0] if shared else pair[1]) for pair in known]
         rows = torch.cat([(grad / num).repeat_interleave(num, 0) for _, num in counts])
         words = Alignment.of_counts([pair for pair in counts for _ in range(n)])
-        carried = transfer_gradient(rows, words, table=maps)
+        carried = transfer_gradient(rows, words, table=maps, fallback=fallback)
         parts = torch.split(carried, [n * k for k, _ in known])
         return [(pair, x.reshape(n, pair[0], -1)) for pair, x in zip(known, parts, strict=True)]
 
     def _without_map(self, linear: Linear, width: int) -> Float[Tensor, "n w"]:
-        """Return the dot products of words without a map, as if each were the mean token."""
+        """Return the dot products of words without a map, as if each were the same token."""
         return (linear.grads.mean(1) @ self.state.unknown)[:, None].repeat(1, width)
 
 
@@ -163,13 +176,27 @@ def load_or_fit(
     settings = settings or FitSettings()
     words = dict.fromkeys(default_words(), 1.0)
     fingerprint = fingerprint_fit(primary, secondary, words=words, settings=settings)
+
+    def fit() -> JacobianTable:
+        return fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
+
+    return load_or_make(fingerprint, fit, folder=folder)
+
+
+def load_or_make(
+    fingerprint: Mapping[str, str],
+    make: Callable[[], JacobianTable],
+    *,
+    folder: Path | None = None,
+) -> JacobianTable:
+    """Return the table kept under a fingerprint, in the cache by default; make it if need be."""
     root = cache_dir() / f"tables-v{FORMAT_VERSION}" if folder is None else folder
     name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:32]
     place = usable(root / name)
     try:
         return JacobianTable.load(place, fingerprint)
     except FingerprintError:  # not there, or not whole
-        table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
-        with suppress(OSError):  # Where nothing can be written it is fitted each time.
+        table = make()
+        with suppress(OSError):  # Where nothing can be written it is made each time.
             table.save(place)
         return table

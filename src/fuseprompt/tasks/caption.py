@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -12,13 +13,14 @@ from PIL import Image
 
 from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.methods.published import PublishedSearch
 from fuseprompt.models.images import describe_left_alone, list_images, open_image
 from fuseprompt.objective.objective import Objective, Problem, derive_seed
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.constraints import Constraint, Forbid, Require
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
-from fuseprompt.tasks.models import CaptionModels, load_models, proposal_named
+from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
 from fuseprompt.tasks.settings import (
     OFFLINE,
     WEIGHTS,
@@ -77,12 +79,13 @@ def caption(
 
     Args:
         paths: An image, a folder (its images in name order), or several of either.
-        settings: Settings; the defaults suit the offline models.
+        settings: Settings; the defaults suit the offline models, `as_published=True` with
+            `**PAPER_SIZE` is the search of the paper.
         models: Loaded models, or ids of models that are loaded if any picture can be read;
             "offline", "paper" and a YAML file stand for ids.
         device: Device of models that are loaded here.
         objective: From `objective_of`; its tables are kept from call to call.
-        method: A search of your own; by default, `method_of(settings)`.
+        method: A search of your own; by default, `search_of(settings)`.
         names: What a seed is made of, one for each image; the names of the files by default.
         on_step: Called after each step; a problem's id is "NUMBER:PATH", its place from 0.
         on_progress: Called while a proposal's tables are made, once.
@@ -111,7 +114,7 @@ def caption(
             models = load_models(models, with_sentiment=has_sentiment, device=device)
         objective = objective_of(settings, models)
     if method is None:
-        method = method_of(settings, on_progress)
+        method = search_of(settings, on_progress)
     names = [Path(file).name for file in files] if names is None else names
     return _search(files, names, settings, objective, method, on_step)
 
@@ -157,13 +160,26 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
     return Objective([fluency, image, sentiment])
 
 
+def search_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> Method[Any]:
+    """Return the search of settings: the paper's own, if it is asked for, or `method_of`."""
+    if not settings.as_published:
+        return method_of(settings, on_progress)
+    return PublishedSearch(
+        steps=settings.max_tokens,
+        search_width=settings.search_width,
+        beam_width=settings.beam_width,
+        tables=read_tables(settings),
+        on_progress=None if on_progress is None else partial(on_progress, "maps"),
+    )
+
+
 def method_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> AutoDAN:
-    """Return the search of settings; `on_progress` is called while its tables are made."""
+    """Return our search of settings; `on_progress` is called while its tables are made."""
     constraints: list[Constraint] = [Forbid(settings.forbid)] if settings.forbid else []
     constraints += [Require(settings.require)] if settings.require else []
     return AutoDAN(
         steps=settings.max_tokens,
-        proposal=proposal_named(settings.proposal, on_progress),
+        proposal=proposal_of(settings, on_progress),
         beam_width=settings.beam_width,
         search_width=settings.search_width,
         constraints=tuple(constraints),

@@ -1,12 +1,13 @@
 """What the names in settings stand for: loaded models by id, proposals by name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final, get_args
 
 import torch
 
 from fuseprompt.errors import ModelError, ProblemError
+from fuseprompt.fuse.table import JacobianTable
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
@@ -17,7 +18,13 @@ from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.tasks.settings import ModelIds, OnProgress, ProposalName, model_ids
+from fuseprompt.tasks.settings import (
+    ModelIds,
+    OnProgress,
+    ProposalName,
+    SearchSettings,
+    model_ids,
+)
 
 _M = TypeVar("_M")
 
@@ -75,3 +82,21 @@ def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal
             return Fuse(on_progress=on_maps)
     names = get_args(ProposalName)
     raise ProblemError(f"proposal {name!r}: expected one of {', '.join(names)}.")
+
+
+def proposal_of(settings: SearchSettings, on_progress: OnProgress | None = None) -> Proposal:
+    """Return the proposal of settings; that of the paper's maps with all that is set of them."""
+    proposal = proposal_named(settings.proposal, on_progress)
+    if not isinstance(proposal, Fuse):
+        return proposal
+    return replace(
+        proposal,
+        maps=read_tables(settings),
+        fallback=settings.fuse_fallback,
+        by_pairs=settings.fuse_cases == "pair",
+    )
+
+
+def read_tables(settings: SearchSettings) -> tuple[JacobianTable, ...]:
+    """Return the tables of `--fuse-table`, which are checked against models where they are used."""
+    return tuple(JacobianTable.load(folder, None) for folder in settings.fuse_table)

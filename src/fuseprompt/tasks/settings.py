@@ -65,6 +65,7 @@ ModelId = Annotated[str, Kind("ID")]
 File = Annotated[Path, Kind("FILE", "a file name", read_path)]
 Folder = Annotated[Path, Kind("FOLDER", "a folder", read_path)]
 ProposalName = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
+FallbackName = Literal["mean", "zero", "random"]
 
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
@@ -163,6 +164,10 @@ class SearchSettings:
         weights: Weight of a term, such as image=20; may repeat.
         sentiment_temperature: Divisor of the classifier's logits; 1 is its plain cross-entropy.
         proposal: Proposal of candidates.
+        fuse_table: Maps of the proposal fuse, from fuseprompt fit; may repeat, one per secondary.
+        fuse_fallback: What fuse takes for a word without a map.
+        fuse_cases: Maps that fuse fits are for pairs of token counts, or the secondary's (paper).
+        as_published: Search as the paper prints it, without a proposal (docs/evaluating.md).
         max_tokens: Most tokens that are appended, the closing punctuation included.
         beam_width: Active hypotheses per image; 5 with the paper's models.
         search_width: Candidates per hypothesis that are scored; 512 with the paper's models.
@@ -174,6 +179,10 @@ class SearchSettings:
     weights: Weights = field(default_factory=dict, metadata={"option": "weight"})
     sentiment_temperature: PositiveFloat = SENTIMENT_TEMPERATURE
     proposal: ProposalName = "additive"
+    fuse_table: tuple[Folder, ...] = ()
+    fuse_fallback: FallbackName = "mean"
+    fuse_cases: Literal["pair", "length"] = "pair"
+    as_published: bool = False
     max_tokens: PositiveInt = 12
     beam_width: PositiveInt = 8
     search_width: PositiveInt = 16
@@ -181,7 +190,7 @@ class SearchSettings:
     group_size: PositiveInt = 4
 
     def check(self, *, has_sentiment: bool) -> None:
-        """Refuse weights that fit no term of the caption, and settings of a missing sentiment."""
+        """Refuse weights that fit no term of the caption, and settings that would do nothing."""
         without = "there is no sentiment without --sentiment LABEL."
         terms = [name for name in WEIGHTS if has_sentiment or name != "sentiment"]
         for name, weight in self.weights.items():
@@ -196,6 +205,26 @@ class SearchSettings:
                 raise UsageError(f"{given}: expected more than 0; only fluency may weigh 0.")
         if not has_sentiment and self.sentiment_temperature != SENTIMENT_TEMPERATURE:
             raise UsageError(f"sentiment temperature {self.sentiment_temperature:g}: {without}")
+        self._check_maps()
+
+    def _check_maps(self) -> None:
+        """Refuse settings of maps that are not used, and of a search that cannot follow them."""
+        uses_maps = self.as_published or self.proposal == "fuse"
+        if self.fuse_table and not uses_maps:
+            raise UsageError(
+                f"--fuse-table {self.fuse_table[0]}: the proposal {self.proposal} has no maps. Add "
+                "--proposal fuse or --as-published."
+            )
+        given = {"fallback": self.fuse_fallback != "mean", "cases": self.fuse_cases != "pair"}
+        for name in (name for name, is_given in given.items() if is_given):
+            if self.as_published or self.proposal != "fuse":
+                raise UsageError(f"--fuse-{name}: it is for --proposal fuse alone.")
+        if self.fuse_table and self.fuse_cases != "pair":
+            raise UsageError("--fuse-cases: the tables of --fuse-table have cases of their own.")
+        if self.as_published and not self.prefix:
+            raise UsageError(
+                f"--as-published: the search begins with a prefix, got ''. Give one ({PREFIX!r})."
+            )
 
 
 @dataclass(frozen=True)
@@ -225,6 +254,11 @@ class CaptionSettings(SearchSettings):
         both = {w.casefold() for w in self.forbid} & {w.casefold() for w in self.require}
         if both:
             raise UsageError(f"--forbid and --require both name {', '.join(sorted(both))}.")
+        if self.as_published and (self.forbid or self.require or self.num_captions > 1):
+            raise UsageError(
+                "--as-published: the paper's search has one caption an image and no conditions; "
+                "leave --forbid, --require and --num-captions out."
+            )
 
 
 def _check_values(settings: CaptionSettings) -> None:

@@ -27,7 +27,7 @@ def setup():
 
 
 def test_both_sides_are_measured(setup, monkeypatch):
-    monkeypatch.setattr(bench_search, "_FIT", bench_search.FitSettings(min_words=8))
+    monkeypatch.setattr(bench_search, "_FIT", bench_search.FitSettings(min_words=8, by_pairs=False))
     row = measure("tiny", setup, Widths(8, 4, 16), counts=(1, 2))
     assert row.published_candidates_per_s > 0
     assert row.ours_candidates_per_s > 0

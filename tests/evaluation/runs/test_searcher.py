@@ -86,7 +86,7 @@ def test_noise_depends_on_the_seed_and_the_id_and_on_no_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise, models = replace(SMALL, proposal="random"), tiny_models()
-    monkeypatch.setattr(tasks, "proposal_named", lambda *_: RandomNoise(scale=50.0))
+    monkeypatch.setattr(tasks, "proposal_of", lambda *_: RandomNoise(scale=50.0))
 
     def texts(seed: int, *some: Job) -> list[str]:
         found = Captioner(models, replace(noise, seed=seed), [""]).search(some)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from filelock import FileLock
@@ -17,13 +17,24 @@ from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.models.hub import revision_of, silence_libraries
 from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import describe, versions
-from fuseprompt.tasks.caption import Caption, Failure, caption, objective_of, try_open
-from fuseprompt.tasks.models import CaptionModels, load_models, proposal_named
+from fuseprompt.tasks.caption import (
+    Caption,
+    Failure,
+    caption,
+    objective_of,
+    search_of,
+    try_open,
+)
+from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
 
-#: Settings of a search that a run has itself.
-_OF_THE_RUN: Final = frozenset({"class", "seed", "group_size"})
+#: Settings of a search that a run has itself, or that its proposal or method names: maps are known
+#: by what they were fitted to, not by their folder.
+_OF_THE_RUN: Final = frozenset(
+    {"class", "seed", "group_size", "fuse_table", "fuse_fallback", "fuse_cases"}
+)
 
 
 @final
@@ -53,7 +64,12 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     has_sentiment = any(make.sentiments)
     ids = {n: i for n, i in vars(make.ids).items() if n != "sentiment" or has_sentiment}
     search = {n: v for n, v in describe(make.settings).items() if n not in _OF_THE_RUN}
-    search["proposal"] = describe(proposal_named(make.settings.proposal))
+    if search.pop("as_published"):
+        published = search_of(CaptionSettings(**vars(make.settings)))
+        search["method"] = describe(published)
+        del search["proposal"]
+    else:
+        search["proposal"] = describe(proposal_of(make.settings))
     weights = {**WEIGHTS, **make.settings.weights}
     if not has_sentiment:
         del weights["sentiment"], search["sentiment_temperature"]
@@ -87,8 +103,10 @@ class Captioner:
             s: CaptionSettings(**{**vars(settings), "sentiment": s or None}) for s in sentiments
         }
         self._objectives = {s: objective_of(self._settings[s], models) for s in sentiments}
+        # One for all groups, since the objectives keep what a proposal makes of two models.
+        self._method = search_of(self._settings[sentiments[0]])
         for sentiment, objective in self._objectives.items():
-            _make_tables(objective, self._settings[sentiment])
+            _make_tables(objective, self._settings[sentiment], self._method)
 
     def find_faults(self, jobs: Sequence[Job]) -> dict[Key, str]:
         """Return a sentence on each image that cannot be read, by key."""
@@ -102,6 +120,7 @@ class Captioner:
             [job.image for job in jobs],
             replace(self._settings[sentiment], group_size=len(jobs)),
             objective=self._objectives[sentiment],
+            method=self._method,
             names=[job.id for job in jobs],
         )
         return [_found(result) for result in results]
@@ -125,8 +144,8 @@ def _found(one: Caption | Failure) -> Found:
     )
 
 
-def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
-    """Make what the proposal keeps on disk, one worker at a time, and check the sentiment."""
+def _make_tables(objective: Objective, settings: CaptionSettings, method: Method[Any]) -> None:
+    """Make what the search keeps on disk, one worker at a time, and check the sentiment."""
     targets = {"image": Image.new("RGB", (32, 32)), "sentiment": settings.sentiment}
     wanted = {term.target for term in objective.terms}
     problem = Problem("0", {k: v for k, v in targets.items() if k in wanted}, settings.prefix)
@@ -137,7 +156,6 @@ def _make_tables(objective: Objective, settings: CaptionSettings) -> None:
         cache_dir().mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
-        for term in bound.terms:
-            objective.state(proposal_named(settings.proposal), term.term).bind(term)
+        method.init(bound)
     finally:
         lock.release()

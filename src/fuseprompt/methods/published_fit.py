@@ -1,11 +1,7 @@
-"""The published procedure, re-implemented plainly from the paper's text, as a baseline.
+"""Algorithm 2 as printed: the maps of the published search, and their place in the cache.
 
-`fit_published` is algorithm 2 as printed: words are tokenised one by one, word tensors are filled
-entry by entry, and V_i^+ * V_j is formed with the pseudo-inverse of the block-circulant matrix,
-block-diagonalised by Fourier matrices in double precision (Jin et al. 2017, which the algorithm
-cites). The primary's words are cut to l tokens, since both tensors need one depth. Nothing in the
-package uses its result; `fuseprompt.fuse.fit` is what to use. Read next:
-`benchmarks.speed.fit`.
+Literal, and slow on purpose: `fuseprompt.fuse.fit` finds better maps in a fifteenth of the time.
+Read next: `fuseprompt.methods.published`, which uses them.
 """
 
 import random
@@ -17,17 +13,43 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fuseprompt.fuse.alignment import default_words
+from fuseprompt.fuse.fit import FitSettings, fingerprint_fit
+from fuseprompt.fuse.table import CaseReport, JacobianTable
+from fuseprompt.models.base import HasVocabulary
+from fuseprompt.proposals.fuse import load_or_make
+
+
+def load_or_fit_published(
+    primary: HasVocabulary,
+    secondary: HasVocabulary,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> JacobianTable:
+    """Return algorithm 2's maps of two models for the default words, computed once and kept."""
+    words, settings = dict.fromkeys(default_words(), 1.0), FitSettings(by_pairs=False)
+    parts = fingerprint_fit(primary, secondary, words=words, settings=settings)
+    parts["procedure"] = "published"
+
+    def fit() -> JacobianTable:
+        plain = [
+            PublishedModel(model.tokenizer.encode, model.vocabulary.detach().float().cpu())
+            for model in (primary, secondary)
+        ]
+        maps = fit_published(*plain, words=tuple(words), on_progress=on_progress)
+        unknown = float("nan")  # The procedure holds no words out.
+        report = CaseReport(0, 0, 0.0, unknown, unknown, unknown)
+        jacobians = {(0, length): found for length, found in maps.items()}
+        reports = dict.fromkeys(jacobians, report)
+        return JacobianTable(jacobians, reports, settings.max_tokens, {}, parts, {})
+
+    return load_or_make(parts, fit)
+
 
 @final
 @dataclass(frozen=True)
 class PublishedModel:
-    """A model as the published procedure uses it.
-
-    Attributes:
-        encode: Text to ids, one text at a time; the stack of the paper calls a transformers
-            tokenizer.
-        vocabulary: One embedding per id.
-    """
+    """A model as algorithm 2 uses it: text to ids, one at a time, and an embedding for each id."""
 
     encode: Callable[[str], Sequence[int]]
     vocabulary: Float[Tensor, "v d"]
@@ -41,16 +63,14 @@ def fit_published(
     max_tokens: int = 4,
     words_per_case: int = 16_384,
     seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[int, Float[Tensor, "dp ds l"]]:
-    """Fit one map per number of secondary tokens, as algorithm 2 does.
+    """Fit the maps of algorithm 2 as it is printed.
 
-    Args:
-        primary: The model whose tokens are chosen.
-        secondary: The other model.
-        words: Words without blanks.
-        max_tokens: Largest number of secondary tokens.
-        words_per_case: Most words for one map.
-        seed: Which words are taken.
+    Words are tokenised one by one, word tensors filled entry by entry, and the pseudo-inverse is
+    that of the block-circulant matrix, block-diagonalised by Fourier matrices in double precision
+    (Jin et al. 2017, which the algorithm cites). Both tensors need one depth, so the primary's
+    words are cut to l tokens. `seed` decides which words are taken.
 
     Returns:
         For each number l of secondary tokens that occurs, V_i^+ * V_j.
@@ -69,18 +89,13 @@ def fit_published(
             v_i = _word_tensor(chosen, primary, length)
             v_j = _word_tensor(chosen, secondary, length)
             maps[length] = _product(circulant_pinv(v_i), v_j)
+        if on_progress is not None:
+            on_progress(length, max_tokens)
     return maps
 
 
 def circulant_pinv(a: Float[Tensor, "w d l"]) -> Float[Tensor, "d w l"]:
-    """Return the pseudo-inverse of a tensor by way of its block-circulant matrix.
-
-    Args:
-        a: Any tensor.
-
-    Returns:
-        V^+ of section 3.2, at l times the memory that Fourier slices need.
-    """
+    """Return V^+ by the block-circulant matrix, at l times the memory that Fourier slices need."""
     rows, columns, length = a.shape
     matrix = bcirc(a).to(torch.complex128).reshape(length, rows, length, columns)
     # Fourier matrices from both sides turn the block-circulant matrix into a block-diagonal one.

@@ -3,8 +3,8 @@
 import torch
 from torch.testing import assert_close
 
-from benchmarks.speed.published import PublishedModel, circulant_pinv, fit_published
 from fuseprompt.fuse import t_product
+from fuseprompt.methods.published_fit import PublishedModel, circulant_pinv, fit_published
 from tests.fuse.tensors import random_tensor
 from tests.fuse.tiny import TinyModel, made_up_words, tiny_pair
 from tests.reference.fuse import word_tensor
