@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.journal import Journal, is_named
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.search.minimize import iterate
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import load_models

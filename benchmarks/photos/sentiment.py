@@ -26,7 +26,7 @@ from benchmarks.photos.sentiment_judges import Judges, mean, most_frequent_word
 from benchmarks.photos.stamps import chosen_stamps
 from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
 from benchmarks.search_budget.problems import NUM_PICTURES
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models

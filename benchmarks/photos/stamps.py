@@ -25,7 +25,7 @@ import torch
 from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, shard
 from benchmarks.photos.tune_weights import Rule, open_on_white, outcome, search
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.minimize import minimize

@@ -24,7 +24,8 @@ from benchmarks.journal import Journal
 from benchmarks.photos.sentiment import chosen_pictures, unused_stamps
 from benchmarks.photos.stamps import judge
 from benchmarks.photos.tune_weights import open_on_white
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.minimize import minimize

@@ -24,7 +24,8 @@ from benchmarks.journal import Journal, is_named, shard
 from fuseprompt.methods.autodan import AutoDANState
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.image_text import TwoTowerModel
-from fuseprompt.objective.objective import BoundObjective, Problem
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.tasks.caption import method_of, objective_of

@@ -18,7 +18,8 @@ from benchmarks.photos.stamps import chosen_stamps
 from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
 from benchmarks.search_budget.meter import RememberingLM
 from fuseprompt.models.hub import load
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.tasks.settings import PREFIX, WEIGHTS
 

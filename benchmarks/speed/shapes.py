@@ -21,7 +21,8 @@ from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.proposals.word_table import WordTable, WordTableScorer, distinct_words

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from PIL import Image, ImageOps
 
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import load_models

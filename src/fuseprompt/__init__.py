@@ -16,7 +16,7 @@ _HOMES = {
     "ImageText": "fuseprompt.objective.terms",
     "Label": "fuseprompt.objective.terms",
     "Objective": "fuseprompt.objective.objective",
-    "Problem": "fuseprompt.objective.objective",
+    "Problem": "fuseprompt.objective.problem",
     "TextSimilarity": "fuseprompt.objective.terms",
     "caption": "fuseprompt.tasks.caption",
     "fit_adapter": "fuseprompt.fuse.fit",
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from fuseprompt.fuse.fit import fit_adapter
     from fuseprompt.methods.autodan import AutoDAN
     from fuseprompt.models.hub import load
-    from fuseprompt.objective.objective import Objective, Problem
+    from fuseprompt.objective.objective import Objective
+    from fuseprompt.objective.problem import Problem
     from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
     from fuseprompt.search.minimize import minimize
     from fuseprompt.tasks.caption import caption

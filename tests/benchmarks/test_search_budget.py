@@ -25,7 +25,8 @@ from benchmarks.search_budget.report import (
     write,
 )
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.objective.objective import BoundObjective, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText
 from fuseprompt.proposals import Gradient, Positions
 from tests.tiny import clip, gpt2

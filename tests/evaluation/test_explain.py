@@ -15,7 +15,7 @@ from fuseprompt.evaluation.explain import (
     explain,
 )
 from fuseprompt.evaluation.explain_page import render, show_token
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals import Gradient, LanguageModelOnly, Positions
 from fuseprompt.tasks.caption import objective_of
 from fuseprompt.tasks.settings import CaptionSettings

@@ -3,10 +3,10 @@
 from PIL import Image
 
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Constraint, Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.proposals.gradient import Gradient
-from fuseprompt.search.constraints import Constraint
 from tests.tiny import classifier, clip, gpt2
 
 PREFIX = "An image of"
@@ -14,9 +14,9 @@ PREFIX = "An image of"
 COLOURS = ("red", "blue", "green")
 
 
-def objective() -> Objective:
+def objective(*constraints: Constraint) -> Objective:
     terms = [Fluency(gpt2()), ImageText(clip(), weight=5.0), Label(classifier(), weight=0.5)]
-    return Objective(terms)
+    return Objective(terms, constraints=constraints)
 
 
 def problems() -> list[Problem]:
@@ -31,7 +31,6 @@ def method(
     *,
     steps: int = 5,
     max_end_nats: float = 30.0,
-    constraints: tuple[Constraint, ...] = (),
     search_width: int = 8,
 ) -> AutoDAN:
     """Return a small search; tiny models give full stops no chance, so these may cost much."""
@@ -40,6 +39,5 @@ def method(
         proposal=Gradient(),
         beam_width=3,
         search_width=search_width,
-        constraints=constraints,
         max_end_nats=max_end_nats,
     )

@@ -8,12 +8,12 @@ import torch
 
 from fuseprompt.errors import SearchError
 from fuseprompt.methods.autodan import AutoDAN, AutoDANState, has_waited
-from fuseprompt.objective.objective import Evaluation, Objective, Problem
+from fuseprompt.objective.objective import Evaluation, Objective
+from fuseprompt.objective.problem import Forbid, Problem, Require
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.candidates import Proposer, keep_best
-from fuseprompt.search.constraints import Forbid, Require
 from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses
 from fuseprompt.search.method import ACTIVE_MARGIN, HistoryEntry, Method
 from fuseprompt.search.minimize import Result, Scored, iterate, minimize
@@ -134,14 +134,14 @@ def test_an_active_is_the_result_only_where_its_exact_loss_is_lower(
 
 
 def test_an_active_that_misses_a_word_is_no_rival_of_a_finished_one() -> None:
-    search = method(constraints=(Require(("dog",)),), steps=8)
-    state = search.init(objective().bind(problems()))
+    search, rules = method(steps=8), (Require(("dog",)),)
+    state = search.init(objective(*rules).bind(problems()))
     while not search.is_done(state):
         state = search.step(state)
     assert any(outcome.finished for outcome in search.finish(state))
     for outcome in search.finish(state):
         if outcome.finished and outcome.active is not None:
-            assert Require(("dog",)).missing(outcome.active) == 0
+            assert Require(("dog",)).missing(outcome.active, problems()[0]) == 0
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 12])
@@ -267,36 +267,36 @@ def test_inputs_are_unchanged() -> None:
 
 def test_forbidden_words_are_in_no_text_of_the_search(results: list[Result]) -> None:
     word = results[0].text.split()[3].strip(".!?")
-    search = method(constraints=(Forbid((word,)),))
-    (result,) = minimize(objective(), search, problems()[0])
+    search, rules = method(), (Forbid((word,)),)
+    (result,) = minimize(objective(*rules), search, problems()[0])
     for text in (result.text, *(h.text for h in result.history)):
         assert word not in text.replace(".", " ").split()
 
 
 def test_a_prefix_that_no_text_may_begin_with_is_refused() -> None:
     with pytest.raises(SearchError, match=r"'An image of' has a forbidden word.*another prefix"):
-        minimize(objective(), method(constraints=(Forbid(("dog", "Image")),)), problems())
+        minimize(objective(Forbid(("dog", "Image"))), method(), problems())
 
 
 def test_what_is_required_never_brings_in_what_is_forbidden() -> None:
-    search = method(constraints=(Require(("big dog",)), Forbid(("big",))))
-    state = run_to_the_end(search, search.init(objective().bind(problems())))
+    search, rules = method(), (Require(("big dog",)), Forbid(("big",)))
+    state = run_to_the_end(search, search.init(objective(*rules).bind(problems())))
     texts = [text for _, _, text in state.unfinished()]
     assert texts
-    assert all(Forbid(("big",)).allows(text) for text in texts)
+    assert all(Forbid(("big",)).allows(text, problems()[0]) for text in texts)
 
 
 def test_required_words_are_in_every_finished_text() -> None:
-    search = method(constraints=(Require(("dog", "beach")),), steps=8)
-    for result in minimize(objective(), search, problems()):
+    search, rules = method(steps=8), (Require(("dog", "beach")),)
+    for result in minimize(objective(*rules), search, problems()):
         assert ended(result)
         for one in (result, *result.alternatives):
-            assert Require(("dog", "beach")).missing(one.text) == 0
+            assert Require(("dog", "beach")).missing(one.text, result.problem) == 0
 
 
 def test_what_is_required_and_forbidden_is_never_finished() -> None:
-    search = method(constraints=(Require(("dog",)), Forbid(("dog",))))
-    (result,) = minimize(objective(), search, problems()[0])
+    search, rules = method(), (Require(("dog",)), Forbid(("dog",)))
+    (result,) = minimize(objective(*rules), search, problems()[0])
     assert not result.finished
     assert "dog" not in result.text.split()
 

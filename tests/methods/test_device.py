@@ -19,7 +19,8 @@ from fuseprompt.models.base import HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Constraint, Problem, Require
 from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal, ProposalState
@@ -27,7 +28,6 @@ from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.search.constraints import Require
 from fuseprompt.search.minimize import Progress, Result, minimize
 from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
@@ -74,7 +74,11 @@ def two_problems(kind: str) -> list[Problem]:
 
 
 def search(
-    device: str, kind: str, proposal: Proposal, fake: FakeDevice | None = None, **more: Any
+    device: str,
+    kind: str,
+    proposal: Proposal,
+    fake: FakeDevice | None = None,
+    constraints: tuple[Constraint, ...] = (),
 ) -> tuple[list[Result], list[list[int]]]:
     """Return what a search finds, and the copies that each step but the first made."""
     method = AutoDAN(
@@ -84,14 +88,15 @@ def search(
         search_width=WIDTH,
         num_word_internal=4,
         max_end_nats=30.0,
-        **more,
     )
     marks: list[int] = []
 
     def on_step(_: Progress) -> None:
         marks.append(len(fake.copies) if fake else 0)
 
-    results = minimize(objectives(device)[kind], method, two_problems(kind), on_step=on_step)
+    plain = objectives(device)[kind]
+    objective = Objective([plain.fluency, *plain.terms], constraints=constraints)
+    results = minimize(objective, method, two_problems(kind), on_step=on_step)
     return results, [fake.copies[a:b] for a, b in pairwise(marks)] if fake else []
 
 

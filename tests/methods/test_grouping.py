@@ -12,7 +12,8 @@ from PIL import Image
 from fuseprompt.methods import autodan
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.hub import load
-from fuseprompt.objective.objective import BoundObjective, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.hypotheses import Candidates, Hypotheses

@@ -8,7 +8,8 @@ import torch
 from fuseprompt.errors import ProblemError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.objective.objective import BoundObjective, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Continuation, Fluency
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Positions

@@ -9,11 +9,13 @@ from fuseprompt.errors import ModelError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.search.minimize import minimize
 from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama, save_folder
 
 PREFIX = "An image of"
+PROBLEM = Problem("0", prefix=PREFIX)
 TEXTS = ("An image of a cat.", "An image of two people walking.", "An image of the sea")
 
 
@@ -33,13 +35,13 @@ def by_hand(text: str, prefix: str) -> float:
 
 
 def test_it_is_the_labels_loss_with_the_prefix_masked_and_the_end_counted() -> None:
-    scores = Fluency(gpt2()).evaluate(TEXTS, [PREFIX] * len(TEXTS))
+    scores = Fluency(gpt2()).evaluate(TEXTS, [PROBLEM] * len(TEXTS))
     for text, score in zip(TEXTS, scores, strict=True):
         assert abs(score - by_hand(text, PREFIX)) < 1e-5 * max(1, score)
 
 
 def test_without_prefix_and_bos_the_first_token_is_not_scored() -> None:
-    (score,) = Fluency(gpt2()).evaluate(["A cat sleeps."], [""])
+    (score,) = Fluency(gpt2()).evaluate(["A cat sleeps."], [Problem("")])
     assert abs(score - by_hand("A cat sleeps.", "")) < 1e-5 * max(1, score)
 
 
@@ -50,14 +52,14 @@ def test_with_bos_the_first_token_is_scored() -> None:
 
 
 def test_a_batch_of_one_is_a_batch_of_many() -> None:
-    together = Fluency(llama()).evaluate(TEXTS, [PREFIX] * len(TEXTS))
-    singly = [Fluency(llama()).evaluate([t], [PREFIX])[0] for t in TEXTS]
+    together = Fluency(llama()).evaluate(TEXTS, [PROBLEM] * len(TEXTS))
+    singly = [Fluency(llama()).evaluate([t], [PROBLEM])[0] for t in TEXTS]
     torch.testing.assert_close(torch.tensor(together), torch.tensor(singly), atol=1e-5, rtol=1e-5)
 
 
 def test_in_total_it_is_the_mean_times_the_tokens() -> None:
-    means = Fluency(gpt2()).evaluate(TEXTS, [PREFIX] * len(TEXTS))
-    totals = Fluency(gpt2(), per_token=False).evaluate(TEXTS, [PREFIX] * len(TEXTS))
+    means = Fluency(gpt2()).evaluate(TEXTS, [PROBLEM] * len(TEXTS))
+    totals = Fluency(gpt2(), per_token=False).evaluate(TEXTS, [PROBLEM] * len(TEXTS))
     given = len(gpt2().tokenizer.encode(PREFIX))
     for text, mean, total in zip(TEXTS, means, totals, strict=True):
         count = len(gpt2().tokenizer.encode(text)) - given + 1
@@ -68,12 +70,12 @@ def test_a_prompt_stands_before_every_text_and_is_not_scored() -> None:
     prompt = "a photo of a happy dog. "
     prompted = gpt2().prompted(prompt)
     ids = gpt2().tokenizer.encode(prompt)
-    (score,) = Fluency(prompted).evaluate([TEXTS[0]], [PREFIX])
+    (score,) = Fluency(prompted).evaluate([TEXTS[0]], [PROBLEM])
     text, given = gpt2().tokenizer.encode(TEXTS[0]), len(gpt2().tokenizer.encode(PREFIX))
     (want,) = gpt2().nll([[*ids, *text]], [len(ids) + given])
     assert abs(score - float(want.mean())) < 1e-5
     assert prompted.max_length == gpt2().max_length - len(ids)
-    (plain,) = Fluency(gpt2()).evaluate([TEXTS[0]], [PREFIX])
+    (plain,) = Fluency(gpt2()).evaluate([TEXTS[0]], [PROBLEM])
     assert abs(score - plain) > 1e-3
     assert gpt2().begin_ids == ()
 
@@ -96,7 +98,7 @@ def test_bos_is_never_put_twice() -> None:
 def test_a_search_after_a_prompt_reports_what_the_text_scores() -> None:
     prompted = gpt2().prompted("a photo of a happy dog. ")
     (result,) = minimize(Objective([Fluency(prompted)]), AutoDAN(steps=3), prefix="")
-    (again,) = Fluency(prompted).evaluate([result.text], [""])
+    (again,) = Fluency(prompted).evaluate([result.text], [Problem("")])
     assert abs(result.loss - again) < 1e-5
     assert "happy dog" not in result.text[:5]
 

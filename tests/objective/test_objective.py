@@ -6,7 +6,8 @@ from PIL import Image
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.bound_term import END_ROOM
-from fuseprompt.objective.objective import BoundObjective, Objective, Problem, derive_seed
+from fuseprompt.objective.objective import BoundObjective, Objective, derive_seed
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
 from tests.tiny import MAX_LENGTH, classifier, clip, gpt2, sentence_encoder
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.encoders import Classifier
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import (
     Continuation,
     Contrast,

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fuseprompt.models.base import TextModel
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, TextSimilarity
 from fuseprompt.proposals.base import Positions
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable

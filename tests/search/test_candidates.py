@@ -77,7 +77,7 @@ def test_a_ban_makes_room_for_the_next() -> None:
     beams = beams_of("An image of")
     scores = torch.arange(TOKENIZER.vocab_size, dtype=torch.float32)[None]
     free = chosen(beams, scores, 4).texts
-    banned = chosen(beams, scores, 4, allows=lambda text: text != free[0]).texts
+    banned = chosen(beams, scores, 4, allows=lambda text, _: text != free[0]).texts
     assert banned[:3] == free[1:]
 
 
@@ -92,7 +92,7 @@ def test_candidates_are_those_of_the_plain_rule(width: int, banned: str) -> None
     scores[1, 30:] = float("inf")  # fewer than asked for
     scores[2] = float("inf")  # none
 
-    def allows(text: str) -> bool:
+    def allows(text: str, problem: int = 0) -> bool:
         return not banned or not text.endswith(banned)
 
     got = chosen(beams_of(*texts), scores, width, **({"allows": allows} if banned else {}))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import ProblemError
+from fuseprompt.objective.problem import Forbid
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.search.constraints import Forbid
 from fuseprompt.search.minimize import Progress, describe, iterate, minimize, versions
 from tests.methods.fixtures import method, objective, problems
 

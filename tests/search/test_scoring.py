@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fuseprompt.methods.autodan import AutoDAN, AutoDANState
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.search.hypotheses import Finished
 from fuseprompt.search.scoring import finish_sentences, next_log_probs
 from fuseprompt.text.token_classes import SENTENCE_ENDS
@@ -29,7 +29,6 @@ def finished(state: AutoDANState, max_nats: float = 50.0) -> list[list[Finished]
         state.proposer.classes,
         state.finished,
         max_nats=max_nats,
-        is_complete=lambda _: True,
     )
 
 

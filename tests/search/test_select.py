@@ -4,6 +4,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fuseprompt.objective.objective import Evaluation
 from fuseprompt.search.candidates import select_best
 from fuseprompt.search.hypotheses import order_by_loss
 from fuseprompt.search.method import Found
@@ -54,7 +55,7 @@ def test_the_result_is_no_matter_of_the_last_bit() -> None:
     first = ids.index(min(ids))
     for losses in ([1.0, 1.000001], [1.000001, 1.0]):
         found = Found(texts, None, ())
-        assert found.order(losses, gpt2().tokenizer)[0] == first
+        assert found.order([Evaluation(e, {}) for e in losses], gpt2().tokenizer)[0] == first
 
 
 def test_fewer_candidates_than_beams_are_all_kept() -> None:

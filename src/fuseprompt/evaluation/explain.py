@@ -10,7 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import SearchError
-from fuseprompt.objective.objective import BoundObjective, Problem
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals.base import Positions, Proposal
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.candidates import Proposer

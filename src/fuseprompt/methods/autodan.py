@@ -12,18 +12,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fuseprompt.errors import SearchError
-from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.objective.bound_term import END_ROOM
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
-from fuseprompt.search.candidates import Proposer, add_wanted, keep_best, select_best
-from fuseprompt.search.constraints import Constraint
-from fuseprompt.search.hypotheses import Finished, Hypotheses, extend, order_by_loss
+from fuseprompt.search.beginnings import begin
+from fuseprompt.search.candidates import Proposer, keep_best, select_best
+from fuseprompt.search.checkpoint import REBUILT
+from fuseprompt.search.hypotheses import (
+    Candidates,
+    Finished,
+    Hypotheses,
+    extend,
+    order_by_loss,
+)
 from fuseprompt.search.method import Found, HistoryEntry
 from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_probs
-from fuseprompt.text.retokenize import PaddedIds
 
 #: Added to the loss of a candidate per unmet demand of a constraint, growing to this at the last
 #: step.
@@ -56,7 +59,6 @@ class AutoDAN:
     proposal: Proposal = field(default_factory=AdditiveWordTable)
     beam_width: int = 8
     search_width: int = 16
-    constraints: tuple[Constraint, ...] = ()
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
     num_finished: int = 10
@@ -70,41 +72,16 @@ class AutoDAN:
                 raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
 
     def init(self, bound: BoundObjective) -> "AutoDANState":
-        """Return the state before the first step: the prefix of each problem as a hypothesis."""
-        primary = bound.objective.primary
-        prefixes = tuple(p.prefix for p in bound.problems)
-        ids = primary.tokenizer.encode_batch(prefixes)
-        for prefix, row in zip(prefixes, ids, strict=True):
-            if primary.tokenizer.decode(row) != prefix or prefix[-1:].isspace():
-                raise SearchError(
-                    f"The prefix {prefix!r} does not survive the tokenizer of {primary.name} (it "
-                    f"reads {primary.tokenizer.decode(row)!r}) or ends in white space. Choose "
-                    "another prefix."
-                )
-            if not self._allows(prefix):
-                raise SearchError(
-                    f"The prefix {prefix!r} has a forbidden word, so that every text would have "
-                    "it. Choose another prefix, or allow the word."
-                )
-        _check_room(bound)
-        count = len(prefixes)
-        # Without prefix and BOS nothing predicts the first token.
-        lonely = not primary.begin_ids
-        active = Hypotheses(
-            problems=torch.arange(count),
-            token_ids=PaddedIds.from_lists(ids),
-            num_given=torch.tensor([max(len(row), int(lonely)) for row in ids], dtype=torch.long),
-            nll_sum=torch.zeros(count, dtype=torch.float64),
-            texts=prefixes,
-            losses=torch.full((count,), float("inf")),
-        )
+        """Return the state before the first step: the beginning of each text as a hypothesis."""
+        active = begin(bound)
         proposer = Proposer.start(
             bound,
             self.proposal,
             num_word_internal=self.num_word_internal,
             ascii_only=self.ascii_only,
         )
-        return AutoDANState(bound, proposer, active, ((),) * count, ((),) * count)
+        nothing: tuple[tuple[()], ...] = ((),) * len(bound.problems)
+        return AutoDANState(bound, proposer, active, nothing, nothing)
 
     def step(self, state: "AutoDANState") -> "AutoDANState":
         """Return the state after one more token; what ends as a sentence is finished first."""
@@ -115,21 +92,14 @@ class AutoDAN:
         if not rows:
             return state.leave(range(len(active)))
         growing, log_probs = active[rows], log_probs[rows]
-        candidates = state.proposer.propose(
-            growing,
-            log_probs,
-            width=self.search_width,
-            allows=self._allows if self.constraints else None,
-        )
+        candidates = state.proposer.propose(growing, log_probs, width=self.search_width)
         tokenizer = state.proposer.classes.tokenizer
-        if self.constraints:
-            candidates = add_wanted(growing, log_probs, candidates, self.constraints, tokenizer)
         if not len(candidates):
             return state.leave(range(len(active)))
         uncounted = growing.num_chosen[candidates.rows] < 0
         candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
         losses, share = exact_losses(bound, growing, candidates)
-        demand = self._demand(candidates.texts, state.num_steps)
+        demand = self._demand(bound, growing, candidates, state.num_steps)
         chosen = keep_best(growing, candidates, losses + demand, self.beam_width, tokenizer)
         grown = extend(growing, candidates, chosen, losses)
         # A problem whose hypotheses can no longer grow keeps them as they are.
@@ -158,7 +128,7 @@ class AutoDAN:
         tokenizer = state.proposer.classes.tokenizer
         for problem, finished in enumerate(state.finished):
             losses = {text: loss for p, loss, text in state.unfinished() if p == problem}
-            complete = [text for text in losses if self._is_complete(text)]
+            complete = [text for text in losses if state.bound.is_complete(text, problem)]
             texts = complete or ([] if finished else list(losses))
             order = order_by_loss([losses[t] for t in texts], texts, tokenizer)
             active = texts[order[0]] if order else None
@@ -179,12 +149,8 @@ class AutoDAN:
             state.proposer.classes,
             state.finished,
             max_nats=self.max_end_nats,
-            is_complete=self._is_complete,
         )
         return tuple(tuple(each[: self.num_finished]) for each in finished)
-
-    def _is_complete(self, text: str) -> bool:
-        return all(c.allows(text) and not c.missing(text) for c in self.constraints)
 
     def _growing_rows(self, state: "AutoDANState") -> list[int]:
         """Return the active hypotheses of problems that are not done, where they have room."""
@@ -201,18 +167,20 @@ class AutoDAN:
             and has_waited(state.histories[p])
         }
         primary = state.bound.objective.primary
-        used = active.token_ids.lengths + primary.tokenizer.num_special
+        whole = state.bound.begin(active.token_ids, active.problems)
+        used = whole.lengths + primary.tokenizer.num_special
         fits = (used + 1 < primary.max_length).tolist()
         return [i for i, p in enumerate(active.problems.tolist()) if p not in done and fits[i]]
 
-    def _allows(self, text: str) -> bool:
-        return all(c.allows(text) for c in self.constraints)
-
-    def _demand(self, texts: Sequence[str], num_steps: int) -> Float[Tensor, " c"]:
+    def _demand(
+        self, bound: BoundObjective, growing: Hypotheses, candidates: Candidates, num_steps: int
+    ) -> Float[Tensor, " c"]:
         """Return the penalty of unmet demands; it grows, so that they are met before the end."""
-        if not self.constraints:
-            return torch.zeros(len(texts))
-        missing = torch.tensor([float(sum(c.missing(t) for c in self.constraints)) for t in texts])
+        if not bound.objective.constraints:
+            return torch.zeros(len(candidates))
+        problems = growing.problems[candidates.rows].tolist()
+        pairs = zip(candidates.texts, problems, strict=True)
+        missing = torch.tensor([float(bound.missing(text, problem)) for text, problem in pairs])
         return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
 
 
@@ -221,8 +189,8 @@ class AutoDAN:
 class AutoDANState:
     """The state of a search."""
 
-    bound: BoundObjective
-    proposer: Proposer
+    bound: BoundObjective = field(metadata=REBUILT)
+    proposer: Proposer = field(metadata=REBUILT)
     active: Hypotheses
     finished: tuple[tuple[Finished, ...], ...]  # of each problem, best first
     histories: tuple[tuple[HistoryEntry, ...], ...]  # of each problem
@@ -254,25 +222,6 @@ def has_waited(history: Sequence[HistoryEntry]) -> bool:
         entry.finished is not None and entry.finished < entry.loss
         for entry in history[len(history) - PATIENCE :]
     )
-
-
-def _check_room(bound: BoundObjective) -> None:
-    """Raise a `SearchError` if a prefix has control tokens or leaves a model no room for a text."""
-    primary: CausalModel | TextModel = bound.objective.primary
-    models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
-    for problem in bound.problems:
-        for model, limit in models:
-            if control := [t for t in model.tokenizer.special_texts if t in problem.prefix]:
-                raise SearchError(
-                    f"The prefix of problem {problem.id!r} has the control token {control[0]!r} of "
-                    f"{model.name}. Choose another prefix."
-                )
-            length = len(model.tokenizer.add_special_tokens(model.tokenizer.encode(problem.prefix)))
-            if length + END_ROOM >= limit:
-                raise SearchError(
-                    f"The prefix of problem {problem.id!r} has {length} tokens for {model.name}, "
-                    f"which takes texts of at most {limit}. Shorten the prefix."
-                )
 
 
 def _log(

@@ -96,7 +96,7 @@ class CausalModel(HasVocabulary, Protocol):
 
     @property
     def begin_ids(self) -> tuple[int, ...]:
-        """Ids that come before every text and are not scored: BOS, or a prompt."""
+        """Ids before every text, not scored: BOS, an end-of-text token, or a prompt."""
 
     @property
     def end_ids(self) -> Int[Tensor, " e"]:

@@ -1,9 +1,10 @@
 """Causal language models: the primary, whose tokens are chosen.
 
 The log-probabilities of the next token and the exact negative log-likelihood of a text come from
-plain forward passes in fp32. Ids come without special tokens; where the tokenizer itself begins a
-text with BOS, it is put in front here, and so is a prompt (`prompted`). As a secondary the model
-says how likely a text makes another (`continuation_nll`).
+plain forward passes in fp32. Ids come without special tokens; what a text begins with for the model
+is put in front here: BOS where the tokenizer adds it, else the end-of-text token that separates
+texts in training, or a prompt (`prompted`). As a secondary the model says how likely a text makes
+another (`continuation_nll`).
 """
 
 import inspect
@@ -30,6 +31,17 @@ TOKENS_PER_PASS = 1024
 #: What families and releases call the argument that takes a cache object.
 CACHE_KEYWORDS = ("cache", "past_key_values")
 
+#: Texts with which `CausalLM` finds out whether an end-of-text token goes before every text.
+TRIAL_TEXTS = (
+    "The committee postponed the vote until next week.",
+    "A man is riding a horse along the beach.",
+    "What time does the train to London leave?",
+    "I like this book because it is short and clear.",
+)
+
+#: Nats per token that such a token must save.
+TRIAL_GAIN = 0.1
+
 #: Largest relative difference at which a pass that goes on from a past counts as the whole one.
 CONTINUED_TOLERANCE = 1e-4
 
@@ -55,17 +67,22 @@ class CausalLM(PretrainedModel):
         if not self.can_continue:
             self.notes += ("It keeps no keys and values, so every step computes whole texts.",)
         ends: set[int] = {i for i, t in enumerate(tokenizer.token_texts) if t.startswith("\n")}
+        specials: set[int] = set()
         for config in (module.config, getattr(module, "generation_config", None)):
             eos = getattr(config, "eos_token_id", None)
-            ends.update([eos] if isinstance(eos, int) else eos or [])
+            specials.update([eos] if isinstance(eos, int) else eos or [])
         for text in ("<|endoftext|>", "<|im_end|>"):
-            ends.update(tokenizer.special_ids_of(text))
+            specials.update(tokenizer.special_ids_of(text))
+        ends |= specials
         self.end_ids: Int[Tensor, " e"] = torch.tensor(sorted(ends), dtype=torch.long)
         if not ends:
             raise ModelError(
                 f"{name}: no token of this model ends a text (no EOS in its config, no token "
                 "begins with a newline). Set eos_token_id in its config.json."
             )
+        if not self.begin_ids and (separator := self._find_separator(sorted(specials))) is not None:
+            self.begin_ids = (separator,)
+            self.max_length -= 1
 
     @classmethod
     def _read_more(
@@ -226,6 +243,23 @@ class CausalLM(PretrainedModel):
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
         lengths = torch.full((len(token_ids),), token_ids.shape[1])
         return prepend_beginning(self, PaddedIds(token_ids, lengths)).ids
+
+    def _find_separator(self, specials: Sequence[int]) -> int | None:
+        """Return the end-of-text token after which the model reads texts best, if one helps."""
+        texts = [ids for ids in self.tokenizer.encode_batch(list(TRIAL_TEXTS)) if len(ids) > 1]
+        if not texts or max(map(len, texts)) + 1 >= self.max_length:
+            return None
+
+        def read(begin: tuple[int, ...]) -> float:
+            # The first token has a likelihood only after another: it does not count.
+            model = copy(self)
+            model.begin_ids = begin
+            rows = zip(model.nll(texts, [0] * len(texts)), texts, strict=True)
+            return float(torch.cat([nll[-len(ids) :] for nll, ids in rows]).mean())
+
+        found = {token: read((token,)) for token in specials}
+        best = min(found, key=found.__getitem__, default=None)
+        return best if best is not None and found[best] < read(()) - TRIAL_GAIN else None
 
     def _continues(self) -> bool:
         """Return whether going on from a past gives what a whole pass gives."""

@@ -1,7 +1,16 @@
-"""The objective: terms with weights, problems with targets."""
+"""The objective: terms with weights, problems with targets, and what texts must keep to."""
 
 from fuseprompt.objective.bound_term import JointTerm, Term
-from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective, Problem
+from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
+from fuseprompt.objective.problem import (
+    Constraint,
+    Forbid,
+    MaxChanged,
+    MaxWords,
+    Problem,
+    Require,
+    word_changes,
+)
 from fuseprompt.objective.terms import (
     Continuation,
     Contrast,
@@ -14,16 +23,22 @@ from fuseprompt.objective.terms import (
 
 __all__ = [
     "BoundObjective",
+    "Constraint",
     "Continuation",
     "Contrast",
     "Evaluation",
     "Fluency",
+    "Forbid",
     "ImageText",
     "JointTerm",
     "Label",
+    "MaxChanged",
+    "MaxWords",
     "Not",
     "Objective",
     "Problem",
+    "Require",
     "Term",
     "TextSimilarity",
+    "word_changes",
 ]

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import TowerCache
@@ -139,6 +140,40 @@ class BoundTerm:
             return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
+    @torch.no_grad()
+    def evaluate(self, texts: Sequence[str], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return the loss of whole texts, each from the text alone; refuse those too long."""
+        ids = self._encode(texts)
+        check_length(int(ids.ids.shape[1]), self.max_length, self.model.name)
+        return self.loss(ids, problems)
+
+    def _encode(self, texts: Sequence[str]) -> PaddedIds:
+        tokenizer = self.model.tokenizer
+        rows = tokenizer.encode_batch(list(texts))
+        return PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
+
+    @torch.no_grad()
+    def score_texts(
+        self, texts: Sequence[str], problems: Int[Tensor, " c"], origins: Sequence[str]
+    ) -> Float[Tensor, " c"]:
+        """Return exact losses of whole texts (inf: no room), which were made by edits of others."""
+        # A tower reuses what a text shares with the one that it was made of.
+        ids = self._encode(texts)
+        losses = torch.full((len(texts),), float("inf"))
+        fits = torch.nonzero(ids.lengths <= self.max_length).flatten()
+        if not len(fits):
+            return losses
+        short = PaddedIds(ids.ids[fits, : int(ids.lengths[fits].max())], ids.lengths[fits])
+        if not self.compares_outputs:
+            losses[fits] = self.loss(short, problems[fits]).float().cpu()
+            return losses
+        known = list(dict.fromkeys(origins))
+        number = {text: i for i, text in enumerate(known)}
+        rows = torch.tensor([number[origins[i]] for i in fits.tolist()])
+        outputs = self._outputs(short, known, rows)
+        losses[fits] = self.compare(outputs, problems[fits]).float().cpu()
+        return losses
+
     @cached_property
     def prefixes(self) -> TowerCache | None:
         """What is known of the texts that candidates extend; lives as long as this object."""
@@ -187,3 +222,11 @@ class BoundTerm:
         inputs = outputs[row_of[inverse[kept]].to(outputs.device)]
         losses[kept] = self.compare(inputs, problems[kept]).float().cpu()
         return losses, share
+
+
+def check_length(length: int, limit: int, name: str) -> None:
+    """Refuse a text of more tokens, special ones included, than a model takes."""
+    if length > limit:
+        raise ProblemError(
+            f"A text has {length} tokens for {name}, which takes at most {limit}. Shorten it."
+        )

@@ -6,20 +6,22 @@ what `BoundObjective.evaluate` computes from the text alone, in fp32 and without
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
+from typing import Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
-from fuseprompt.objective.terms import Fluency, check_length
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.objective.problem import Constraint, Problem
+from fuseprompt.objective.terms import Fluency
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, concatenate
 from fuseprompt.text.token_classes import TokenClasses
 
 S = TypeVar("S")
@@ -35,23 +37,6 @@ class PairSetting(Protocol[S_co]):
         ...
 
 
-@final
-@dataclass(frozen=True)
-class Problem:
-    """One thing to find text for: `targets` by the terms' `target` names.
-
-    Each result begins with `prefix`. Seed `None` is made of the search's seed and of `id`.
-    """
-
-    id: str
-    targets: Mapping[str, Any] = field(default_factory=dict)
-    prefix: str = ""
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
-
-
 def derive_seed(seed: int, *names: str) -> int:
     """Return a seed below 2**32 for the part that has these names."""
     text = "\0".join([str(seed), *names])
@@ -61,17 +46,31 @@ def derive_seed(seed: int, *names: str) -> int:
 @final
 @dataclass(frozen=True)
 class Evaluation:
-    """The exact losses of one text: the weighted sum, and each term's unweighted loss by name."""
+    """The exact losses of one text: the weighted sum, and each term's unweighted loss by name.
+
+    `violation` is by how much constraints and bounds are not met; 0 for a text that meets all.
+    """
 
     loss: float
     terms: Mapping[str, float]
+    violation: float = 0.0
 
 
 @final
 class Objective:
-    """A weighted sum of distinctly named terms; the model of its one `Fluency` is the primary."""
+    """A weighted sum of distinctly named terms, and what every text must keep to.
 
-    def __init__(self, terms: Sequence[Fluency | Term]) -> None:
+    The model of its one `Fluency` is the primary. `bounds` holds the largest allowed loss of terms
+    by name; a term with a bound may have weight 0.
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[Fluency | Term],
+        *,
+        constraints: Sequence[Constraint] = (),
+        bounds: Mapping[str, float] | None = None,
+    ) -> None:
         fluent = [t for t in terms if isinstance(t, Fluency)]
         if len(fluent) != 1:
             raise ProblemError(
@@ -82,12 +81,16 @@ class Objective:
         names = [t.name for t in terms]
         if len(set(names)) < len(names):
             raise ProblemError(f"Terms need distinct names, got {names}. Pass name=... to one.")
+        self.constraints: tuple[Constraint, ...] = tuple(constraints)
+        self.bounds: dict[str, float] = dict(bounds or {})
+        if unknown := set(self.bounds) - set(names):
+            raise ProblemError(f"Bounds on unknown terms {sorted(unknown)}; the terms are {names}.")
         for term in terms:
             if not 0.0 <= term.weight < float("inf"):
                 raise ProblemError(
                     f"Term {term.name!r}: weight must be a finite number >= 0, was: {term.weight}."
                 )
-            if term.weight == 0.0 and not isinstance(term, Fluency):
+            if term.weight == 0.0 and not (isinstance(term, Fluency) or term.name in self.bounds):
                 raise ProblemError(
                     f"Term {term.name!r}: weight 0 would load a model and ignore it. Leave the "
                     "term out."
@@ -151,7 +154,7 @@ class Objective:
             # Continuations differ in length; no target vector holds -1 itself.
             targets = pad_sequence(vectors, batch_first=True, padding_value=-1.0)
             bound.append(BoundTerm(term, targets, seeds, self.table(term)))
-        return BoundObjective(self, tuple(problems), tuple(bound))
+        return BoundObjective(self, tuple(problems), tuple(bound), seeds)
 
 
 @final
@@ -162,11 +165,61 @@ class BoundObjective:
     objective: Objective
     problems: tuple[Problem, ...]
     terms: tuple[BoundTerm, ...]
+    seeds: tuple[int, ...]
 
     @cached_property
     def prefixes(self) -> PrefixCache:
         """The primary's next-token probabilities, cached as long as this object lives."""
         return PrefixCache(self.objective.primary)
+
+    def without_caches(self) -> "BoundObjective":
+        """Return the same with nothing remembered of any text."""
+        return replace(self, terms=tuple(replace(term) for term in self.terms))
+
+    def starting_from(self, texts: Sequence[str]) -> "BoundObjective":
+        """Return the same for a method that begins with these texts."""
+        pairs = zip(self.problems, texts, strict=True)
+        return replace(self, problems=tuple(replace(p, start=text) for p, text in pairs))
+
+    @cached_property
+    def around(self) -> tuple[tuple[list[int], list[int]], ...]:
+        """Primary ids before and after the text of each problem, as its template has them."""
+        encode = self.objective.primary.tokenizer.encode
+        pairs = (p.around for p in self.problems)
+        return tuple((encode(before), encode(after)) for before, after in pairs)
+
+    def begin(self, token_ids: PaddedIds, problems: Int[Tensor, " n"]) -> PaddedIds:
+        """Return ids of texts with what the template has before them."""
+        before = PaddedIds.from_lists([left for left, _ in self.around])
+        return concatenate(before[problems], token_ids) if before.ids.shape[1] else token_ids
+
+    def end_nll(
+        self, log_probs: Float[Tensor, "n v"], problems: Sequence[int]
+    ) -> Float[Tensor, " n"]:
+        """Return the price of each text's end in nats, given the next token's log-probabilities."""
+        nll = -torch.logsumexp(log_probs[:, self.objective.primary.end_ids], dim=1).cpu().double()
+        for row, problem in enumerate(problems):
+            if after := self.around[problem][1]:
+                nll[row] = -float(log_probs[row, after[0]])
+        return nll
+
+    def allows(self, text: str, problem: int) -> bool:
+        """Return whether no constraint forbids a text, finished or not."""
+        return all(c.allows(text, self.problems[problem]) for c in self.objective.constraints)
+
+    def missing(self, text: str, problem: int) -> float:
+        """Return how many demands of the constraints a text does not meet."""
+        own = self.problems[problem]
+        return sum((c.missing(text, own) for c in self.objective.constraints), 0.0)
+
+    def wanted(self, text: str, problem: int) -> list[str]:
+        """Return what the constraints want to be proposed next."""
+        own = self.problems[problem]
+        return [wanted for c in self.objective.constraints for wanted in c.wanted(text, own)]
+
+    def is_complete(self, text: str, problem: int) -> bool:
+        """Return whether a text meets all constraints."""
+        return self.allows(text, problem) and not self.missing(text, problem)
 
     def evaluate(
         self,
@@ -176,22 +229,22 @@ class BoundObjective:
         fluency: Sequence[float] | None = None,
     ) -> list[Evaluation]:
         """Return exact losses of whole texts, prefix included; a known `fluency` is taken over."""
-        writer = self.objective.fluency
-        if fluency is None:
-            prefixes = [self.problems[p].prefix for p in problems]
-            fluency = writer.evaluate(texts, prefixes)
-        values = {writer.name: list(fluency)}
         index = torch.tensor(problems, dtype=torch.long)
+        if fluency is None:
+            fluency = self.objective.fluency.evaluate(texts, [self.problems[p] for p in problems])
+        values = {self.objective.fluency.name: list(fluency)}
         for term in self.terms:
-            tokenizer = term.model.tokenizer
-            ids = PaddedIds.from_lists(
-                [tokenizer.add_special_tokens(row) for row in tokenizer.encode_batch(list(texts))]
-            )
-            check_length(int(ids.ids.shape[1]), term.max_length, term.model.name)
-            with torch.no_grad():
-                values[term.name] = term.loss(ids, index).tolist()
-        weights = self.objective.weights
-        rows = [
-            dict(zip(values, column, strict=True)) for column in zip(*values.values(), strict=True)
+            values[term.name] = term.evaluate(texts, index).tolist()
+        columns = zip(*values.values(), strict=True)
+        rows = (dict(zip(values, column, strict=True)) for column in columns)
+        return [
+            self.weigh(text, problem, terms)
+            for text, problem, terms in zip(texts, problems, rows, strict=True)
         ]
-        return [Evaluation(sum(weights[n] * v for n, v in row.items()), row) for row in rows]
+
+    def weigh(self, text: str, problem: int, terms: Mapping[str, float]) -> Evaluation:
+        """Return the evaluation of a text whose terms are known."""
+        weights, bounds = self.objective.weights, self.objective.bounds
+        violation = self.missing(text, problem) + float(not self.allows(text, problem))
+        violation += sum(max(0.0, terms[name] - most) for name, most in bounds.items())
+        return Evaluation(sum(weights[n] * v for n, v in terms.items()), terms, violation)

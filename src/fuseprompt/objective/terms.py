@@ -21,7 +21,8 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
-from fuseprompt.objective.bound_term import Term
+from fuseprompt.objective.bound_term import Term, check_length
+from fuseprompt.objective.problem import Problem
 from fuseprompt.text.retokenize import PaddedIds
 
 
@@ -336,8 +337,8 @@ class Fluency:
 
     The end is the event that an end-of-text token, or one that begins with a newline, follows. The
     sum is divided by tokens + 1, or kept whole without `per_token` (then short texts win). Range
-    [0, inf). Without a prefix the first token counts only after the tokenizer's BOS or a prompt, as
-    a model may have (`CausalLM.prompted`).
+    [0, inf). Without a prefix the first token counts where the model reads something before it:
+    BOS, the end-of-text token of another text, or a prompt (`CausalLM.prompted`).
     """
 
     model: CausalModel
@@ -351,22 +352,23 @@ class Fluency:
         """Return the loss of texts from summed nats and the number of tokens summed over."""
         return total / count if self.per_token else total
 
-    def evaluate(self, texts: Sequence[str], prefixes: Sequence[str]) -> list[float]:
-        """Return the loss of each text, whose first characters are its prefix."""
-        tokenizer = self.model.tokenizer
-        ids = tokenizer.encode_batch(list(texts))
-        longest = max(map(len, ids), default=0) + tokenizer.num_special
+    def evaluate(self, texts: Sequence[str], problems: Sequence[Problem]) -> list[float]:
+        """Return the loss of each text, whose first characters are the prefix of its problem."""
+        nll = self.token_nll(texts, problems)
+        return [float(self.reduce(each.sum(), torch.tensor(len(each)))) for each in nll]
+
+    def token_nll(
+        self, texts: Sequence[str], problems: Sequence[Problem]
+    ) -> list[Float[Tensor, " n"]]:
+        """Return the nats of each token after the prefix, then those of the end."""
+        encode = self.model.tokenizer.encode_batch
+        given, ids = encode([p.prefix for p in problems]), encode(list(texts))
+        left = encode([p.around[0] for p in problems])
+        right = encode([p.around[1] for p in problems])
+        rows = [[*b, *own, *a[:1]] for b, own, a in zip(left, ids, right, strict=True)]
+        longest = max(map(len, rows), default=0) + self.model.tokenizer.num_special
         check_length(longest, self.model.max_length, self.model.name)
-        given = [len(g) for g in tokenizer.encode_batch(list(prefixes))]
-        return [
-            float(self.reduce(nll.double().sum(), torch.tensor(len(nll))))
-            for nll in self.model.nll(ids, given)
-        ]
-
-
-def check_length(length: int, limit: int, name: str) -> None:
-    """Refuse a text of more tokens, special ones included, than a model takes."""
-    if length > limit:
-        raise ProblemError(
-            f"A text has {length} tokens for {name}, which takes at most {limit}. Shorten it."
-        )
+        nll = self.model.nll(rows, [len(b) + len(g) for b, g in zip(left, given, strict=True)])
+        # What follows in the template stands for the end of the text.
+        ended = zip(nll, right, strict=True)
+        return [(each[:-1] if after else each).double() for each, after in ended]

@@ -3,7 +3,7 @@
 A text is the result, so it must encode back to exactly the ids that were chosen.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.base import Positions, Proposal, Scorer
-from fuseprompt.search.constraints import Constraint
 from fuseprompt.search.hypotheses import Candidates, Hypotheses, extended_ids, tie_ranks
 from fuseprompt.text.token_classes import TokenClasses
 from fuseprompt.text.tokenizer import Tokenizer
@@ -50,11 +49,12 @@ class Proposer:
         log_probs: Float[Tensor, "n v"],
         *,
         width: int,
-        allows: Callable[[str], bool] | None = None,
     ) -> Candidates:
         """Return the tokens with the lowest expected total loss, `width` of them per hypothesis."""
         scores = self.scores(active, log_probs)
-        return choose(active, scores, log_probs, self.classes, width=width, allows=allows)
+        allows = self.bound.allows if self.bound.objective.constraints else None
+        found = choose(active, scores, log_probs, self.classes, width=width, allows=allows)
+        return found if allows is None else add_wanted(self.bound, active, log_probs, found)
 
     def scores(self, active: Hypotheses, log_probs: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
         """Return the total loss expected after each token; infinite where it must not stand."""
@@ -71,8 +71,13 @@ class Proposer:
         scores[:, initial_ids] = expected[:, initial_ids] + sum(
             weight * scorer.word_initial(positions, initial).to(device) for weight, scorer in terms
         )
-        # A text must not begin with a blank, so an empty one takes only tokens without.
-        scores[torch.tensor([not text for text in active.texts], device=device)] = float("inf")
+        # A text must not begin with a blank: an empty one takes the same words without.
+        if "" in active.texts:
+            empty = torch.tensor([not text for text in active.texts], device=device)
+            first, alike = self.classes.first_words.to(device)
+            moved = scores[empty][:, alike] - expected[empty][:, alike]
+            scores[empty] = float("inf")
+            scores[empty.nonzero(), first] = expected[empty][:, first] + moved
         tokens, asked, may = self._lengthening(active, log_probs)
         longer = expected.gather(1, tokens) + sum(
             weight * scorer.word_internal(positions, asked).to(device) for weight, scorer in terms
@@ -88,7 +93,7 @@ class Proposer:
         device = log_probs.device
         prefixes = [self.bound.problems[p].prefix for p in active.problems.tolist()]
         texts = zip(active.texts, prefixes, strict=True)
-        begun = torch.tensor([text != prefix or not text for text, prefix in texts])
+        begun = torch.tensor([text != prefix for text, prefix in texts])
         internal = self.classes.on(device).word_internal[None] & begun.to(device)[:, None]
         blocked = torch.where(internal, log_probs, -float("inf"))
         top = torch.topk(blocked, min(self.num_word_internal, blocked.shape[1]), dim=1)
@@ -116,7 +121,7 @@ def choose(
     classes: TokenClasses,
     *,
     width: int,
-    allows: Callable[[str], bool] | None,
+    allows: Callable[[str, int], bool] | None,
 ) -> Candidates:
     """Return the `width` best tokens of each hypothesis whose text survives the round trip."""
     # They are ordered by hypothesis, then score, then token id. Only the best leave an accelerator.
@@ -132,8 +137,12 @@ def choose(
         good = classes.round_trip.survives(active.texts, active.token_ids, rows, tokens)
         if allows is not None:
             pairs = zip(rows.tolist(), tokens.tolist(), good.tolist(), strict=True)
+            problems = active.problems.tolist()
             good = torch.tensor(
-                [ok and allows(active.texts[row] + pieces[token]) for row, token, ok in pairs],
+                [
+                    ok and allows(active.texts[row] + pieces[token], problems[row])
+                    for row, token, ok in pairs
+                ],
                 dtype=torch.bool,
             )
         kept = torch.zeros_like(may)
@@ -209,22 +218,23 @@ def keep_best(
 
 
 def add_wanted(
+    bound: BoundObjective,
     active: Hypotheses,
     log_probs: Float[Tensor, "n v"],
     candidates: Candidates,
-    constraints: Sequence[Constraint],
-    tokenizer: Tokenizer,
 ) -> Candidates:
     """Return the candidates with the next token of every word that a constraint wants."""
+    tokenizer = bound.objective.primary.tokenizer
     known = set(zip(candidates.rows.tolist(), candidates.tokens.tolist(), strict=True))
     rows, tokens, texts = [], [], []
-    for i, (text, ids) in enumerate(zip(active.texts, active.token_ids.to_lists(), strict=True)):
-        for wanted in (w for c in constraints for w in c.wanted(text)):
+    given = zip(active.texts, active.token_ids.to_lists(), active.problems.tolist(), strict=True)
+    for i, (text, ids, problem) in enumerate(given):
+        for wanted in bound.wanted(text, problem):
             whole = tokenizer.encode(text + wanted)[: len(ids) + 1]
             if not whole or whole[:-1] != ids or (i, whole[-1]) in known:
                 continue
             grown = tokenizer.decode(whole)
-            if tokenizer.encode(grown) == whole and all(c.allows(grown) for c in constraints):
+            if tokenizer.encode(grown) == whole and bound.allows(grown, problem):
                 rows.append(i)
                 tokens.append(whole[-1])
                 texts.append(grown)

@@ -119,9 +119,18 @@ def tie_ranks(losses: Float[Tensor, " c"], problems: Int[Tensor, " c"]) -> Int[T
     return ranks
 
 
-def order_by_loss(losses: Sequence[float], texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """Return the indices of texts of one problem, best first; ties by token ids."""
+def order_by_loss(
+    losses: Sequence[float],
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    violations: Sequence[float] | None = None,
+) -> list[int]:
+    """Return the indices of texts of one problem, best first; ties by token ids.
+
+    Texts that violate a constraint or a bound come last, the nearest to meeting them first.
+    """
     together = torch.zeros(len(losses), dtype=torch.long)
     ranks = tie_ranks(torch.tensor(losses, dtype=torch.float64), together).tolist()
-    keys = list(zip(ranks, tokenizer.encode_batch(texts), strict=True))
+    worst = [0.0] * len(texts) if violations is None else violations
+    keys = list(zip(worst, ranks, tokenizer.encode_batch(texts), strict=True))
     return sorted(range(len(keys)), key=keys.__getitem__)

@@ -1,10 +1,10 @@
 """The protocol of a search method: four pure functions of a state, and what they find."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, final, runtime_checkable
 
-from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.search.hypotheses import order_by_loss
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -16,11 +16,11 @@ ACTIVE_MARGIN: Final = 1.0
 @final
 @dataclass(frozen=True)
 class HistoryEntry:
-    """The best of one problem after a step."""
+    """The best of one problem after a step: tokens appended so far, or edits."""
 
-    step: int  # tokens appended so far
+    step: int
     text: str
-    loss: float  # of the active text, without its end
+    loss: float  # of an active text, without its end
     finished: float | None  # loss of the best finished text
     evaluations: int  # candidates scored exactly
 
@@ -37,16 +37,28 @@ class Found:
     active: str | None
     history: tuple[HistoryEntry, ...]
 
+    def after(self, other: "Found") -> "Found":
+        """Return this outcome with what a method before it found."""
+        steps = other.history[-1].step if other.history else 0
+        later = tuple(replace(entry, step=entry.step + steps) for entry in self.history)
+        finished = tuple(dict.fromkeys((*self.finished, *other.finished)))
+        return Found(finished, self.active or other.active, (*other.history, *later))
+
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts, finished ones first."""
         return self.finished if self.active is None else (*self.finished, self.active)
 
-    def order(self, losses: Sequence[float], tokenizer: Tokenizer) -> list[int]:
+    def order(self, exact: Sequence[Evaluation], tokenizer: Tokenizer) -> list[int]:
         """Return the index of the result, then those of other finished texts; ties by token ids."""
         count = len(self.finished)
-        ended = order_by_loss(losses[:count], self.finished, tokenizer)
-        if ended and (self.active is None or losses[count] >= losses[ended[0]] - ACTIVE_MARGIN):
+        losses, violations = [e.loss for e in exact], [e.violation for e in exact]
+        ended = order_by_loss(losses[:count], self.finished, tokenizer, violations[:count])
+        if ended and (
+            self.active is None
+            or (violations[count], losses[count] + ACTIVE_MARGIN)
+            >= (violations[ended[0]], losses[ended[0]])
+        ):
             return ended
         return [count, *ended]
 

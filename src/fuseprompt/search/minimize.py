@@ -6,16 +6,19 @@ Problems are searched in groups; every reported loss is computed again from the 
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import metadata
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, final
 
 import torch
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.objective.objective import Evaluation, Objective, Problem
-from fuseprompt.search.method import HistoryEntry, Method, S
+from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
+from fuseprompt.objective.problem import Problem
+from fuseprompt.search.checkpoint import Checkpoint, Saved
+from fuseprompt.search.method import Found, HistoryEntry, Method
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -28,6 +31,7 @@ class Scored:
     terms: Mapping[str, float]  # unweighted
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]  # the text of each id
+    violation: float  # of constraints and bounds together; 0 if all are met
 
 
 @final
@@ -57,43 +61,59 @@ class Result(Scored):
 @final
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after each step."""
+    """What a callback sees after each step; losses are computed when they are first asked for."""
 
     step: int
     steps: int  # at most
     texts: tuple[str, ...]  # the best so far of each problem of the group
     ids: tuple[str, ...] = ()
+    _bound: BoundObjective | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """Total loss and every term of each text, exact."""
+        return (
+            tuple(self._bound.evaluate(self.texts, range(len(self.texts)))) if self._bound else ()
+        )
+
+
+#: Called after each step; a search ends, with what it has found, when it returns True.
+OnStep = Callable[[Progress], bool | None]
 
 
 def minimize(
     objective: Objective,
-    method: Method[S],
+    method: Method[Any] | Sequence[Method[Any]],
     problems: Sequence[Problem] | Problem | None = None,
     *,
     prefix: str = "",
     seed: int = 0,
     group_size: int = 16,
     time_limit: float | None = None,
-    on_step: Callable[[Progress], None] | None = None,
+    on_step: OnStep | None = None,
+    checkpoint: str | Path | None = None,
     **targets: Any,
 ) -> list[Result]:
     """Return for each problem the text with the lowest loss.
 
     Args:
         objective: The weighted sum of terms.
-        method: The search and its settings.
+        method: The search and its settings; of several, each begins with what the one before found.
         problems: Problems with distinct ids; one problem, or targets as keywords, will do.
         prefix: Prefix of the problem made of keyword targets.
         seed: Fixes the result together with `group_size`; the random draws for a problem depend on
             it and on the problem, not on its group.
         group_size: Consecutive problems searched together.
         time_limit: Seconds for each group, after which the best so far is returned.
-        on_step: Called after each step.
+        on_step: Called after each step; the search of a group ends when it returns True.
+        checkpoint: A file that is written after each step of a single group, and read where it is
+            there: a search that was killed goes on, and ends with the same result.
         **targets: Targets of a single problem.
 
     Raises:
         ProblemError: If targets are missing or unknown, or ids repeat.
-        SearchError: If a prefix cannot be searched from, such as one that ends in white space.
+        SearchError: If a prefix or start cannot be searched from, such as one that ends in white
+            space, or a checkpoint is of another search.
 
     Example:
         minimize(objective, AutoDAN(), image="cat.jpg", prefix="An image of")[0].text
@@ -119,19 +139,21 @@ def minimize(
         group_size=group_size,
         time_limit=time_limit,
         on_step=on_step,
+        checkpoint=checkpoint,
     )
     return list(results)
 
 
 def iterate(
     objective: Objective,
-    method: Method[S],
+    method: Method[Any] | Sequence[Method[Any]],
     problems: Sequence[Problem],
     *,
     seed: int = 0,
     group_size: int = 16,
     time_limit: float | None = None,
-    on_step: Callable[[Progress], None] | None = None,
+    on_step: OnStep | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Iterator[Result]:
     """Yield the results of `minimize` as groups finish."""
     ids = [p.id for p in problems]
@@ -141,78 +163,122 @@ def iterate(
         )
     if group_size < 1:
         raise ProblemError(f"group_size must be at least 1, was: {group_size}.")
-    for start in range(0, len(problems), group_size):
-        yield from _search_group(
-            objective,
-            method,
-            problems[start : start + group_size],
-            seed,
-            group_size,
-            time_limit,
-            on_step,
+    if checkpoint is not None and len(problems) > group_size:
+        raise ProblemError(
+            f"A checkpoint is of one group of problems, got {len(problems)} problems in groups of "
+            f"{group_size}. Raise group_size, or search them one after another."
         )
+    methods = list(method) if isinstance(method, Sequence) else [method]
+    if not methods:
+        raise ProblemError("Expected a method or several, got an empty list.")
+    for start in range(0, len(problems), group_size):
+        group = problems[start : start + group_size]
+        started = time.monotonic()
+        bound = objective.bind(group, seed=seed)
+        settings = {
+            **(describe(methods[0]) if len(methods) == 1 else {"methods": describe(methods)}),
+            "weights": objective.weights,
+            "terms": {t.name: _options(t) for t in objective.terms},
+            "constraints": describe(objective.constraints),
+            "bounds": objective.bounds,
+            "group_size": group_size,
+            "time_limit": time_limit,
+            "device": str(objective.primary.vocabulary.device),
+            "threads": torch.get_num_threads(),
+            "models": {
+                objective.fluency.name: objective.primary.name,
+                **{t.name: t.model.name for t in objective.terms},
+            },
+        }
+        file = None if checkpoint is None else Checkpoint(Path(checkpoint), bound, settings)
+        found, fast_path = _run(bound, methods, time_limit, on_step, file)
+        seconds = (time.monotonic() - started) / len(group)
+        for scored, outcome, problem in _rank(bound, found):
+            best, *others = scored
+            yield Result(
+                **vars(best),
+                problem=problem,
+                finished=best.text in outcome.finished,
+                alternatives=tuple(others),
+                history=outcome.history,
+                seed=seed,
+                settings=settings,
+                versions=versions(),
+                fast_path=fast_path,
+                seconds=seconds,
+            )
 
 
-def _search_group(
-    objective: Objective,
-    method: Method[S],
-    problems: Sequence[Problem],
-    seed: int,
-    group_size: int,
+def _run(
+    bound: BoundObjective,
+    methods: Sequence[Method[Any]],
     time_limit: float | None,
-    on_step: Callable[[Progress], None] | None,
-) -> Iterator[Result]:
-    started = time.monotonic()
-    bound = objective.bind(problems, seed=seed)
-    ids = tuple(p.id for p in problems)
-    state = method.init(bound)
-    while not method.is_done(state):
-        state = method.step(state)
-        if on_step is not None:
-            so_far = tuple(f.texts[0] for f in method.finish(state))
-            on_step(Progress(state.num_steps, method.steps, so_far, ids))
-        if time_limit is not None and time.monotonic() - started > time_limit:
-            break
-    found = method.finish(state)
+    on_step: OnStep | None,
+    checkpoint: Checkpoint | None,
+) -> tuple[list[Found], float]:
+    """Return what the last method found, after those before it, and its share of table answers."""
+    started, steps = time.monotonic(), sum(m.steps for m in methods)
+
+    def begin(number: int, before: Sequence[Found] | None) -> Any:
+        own = bound.without_caches()
+        if before is not None:
+            own = own.starting_from([scored[0].text for scored, *_ in _rank(bound, before)])
+        return methods[number].init(own)
+
+    saved = None if checkpoint is None else checkpoint.read(begin)
+    now = Saved(None, 0, begin(0, None)) if saved is None else saved
+    done, stopped = 0, False
+    while True:
+        method = methods[now.number]
+        while not (stopped or method.is_done(now.state)):
+            now = replace(now, state=method.step(now.state))
+            if checkpoint is not None:
+                # What is saved is what the search itself goes on from, so that nothing but the
+                # file decides how it ends.
+                begun = begin(now.number, now.before)
+                now = replace(now, state=checkpoint.write(now, begun))
+            if on_step is not None:
+                texts = tuple(f.texts[0] for f in _after(method.finish(now.state), now.before))
+                ids = tuple(p.id for p in bound.problems)
+                stopped = bool(
+                    on_step(Progress(done + now.state.num_steps, steps, texts, ids, bound))
+                )
+            stopped |= time_limit is not None and time.monotonic() - started > time_limit
+        found = _after(method.finish(now.state), now.before)
+        if now.number + 1 == len(methods):
+            return found, now.state.fast_path
+        done += now.state.num_steps
+        now = Saved(tuple(found), now.number + 1, begin(now.number + 1, found))
+
+
+def _after(found: Sequence[Found], before: Sequence[Found] | None) -> list[Found]:
+    return (
+        list(found) if before is None else [f.after(b) for f, b in zip(found, before, strict=True)]
+    )
+
+
+def _rank(
+    bound: BoundObjective, found: Sequence[Found]
+) -> Iterator[tuple[list[Scored], Found, Problem]]:
+    """Yield the exact losses of what was found for each problem, the result first."""
     texts = [text for f in found for text in f.texts]
     index = [i for i, f in enumerate(found) for _ in f.texts]
-    tokenizer = objective.primary.tokenizer
     evaluations = iter(bound.evaluate(texts, index))
-    seconds = (time.monotonic() - started) / len(problems)
-    settings = {
-        **describe(method),
-        "weights": objective.weights,
-        "terms": {t.name: _options(t) for t in objective.terms},
-        "group_size": group_size,
-        "time_limit": time_limit,
-        "device": str(objective.primary.vocabulary.device),
-        "threads": torch.get_num_threads(),
-        "models": {
-            objective.fluency.name: objective.primary.name,
-            **{t.name: t.model.name for t in objective.terms},
-        },
-    }
-    for problem, outcome in zip(problems, found, strict=True):
-        scored = [_scored(text, next(evaluations), tokenizer) for text in outcome.texts]
-        order = outcome.order([one.loss for one in scored], tokenizer)
-        best, *others = (scored[i] for i in order)
-        yield Result(
-            **vars(best),
-            problem=problem,
-            finished=best.text in outcome.finished,
-            alternatives=tuple(others),
-            history=outcome.history,
-            seed=seed,
-            settings=settings,
-            versions=versions(),
-            fast_path=state.fast_path,
-            seconds=seconds,
+    tokenizer = bound.objective.primary.tokenizer
+    for outcome, problem in zip(found, bound.problems, strict=True):
+        exact = [next(evaluations) for _ in outcome.texts]
+        order = outcome.order(exact, tokenizer)
+        yield (
+            [_scored(outcome.texts[i], exact[i], tokenizer) for i in order],
+            outcome,
+            problem,
         )
 
 
 def _scored(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Scored:
     ids = tuple(tokenizer.encode(text))
-    return Scored(text, exact.loss, exact.terms, ids, tuple(tokenizer.decode([i]) for i in ids))
+    tokens = tuple(tokenizer.decode([i]) for i in ids)
+    return Scored(text, exact.loss, exact.terms, ids, tokens, exact.violation)
 
 
 def describe(setting: Any) -> Any:

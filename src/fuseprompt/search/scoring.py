@@ -1,6 +1,6 @@
 """Exact losses of hypotheses and candidates: the forward passes of a search."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,8 @@ def next_log_probs(
     # Losses are summed in double precision, which mps lacks.
     if not len(active):
         raise SearchError("A step needs at least one active hypothesis.")
-    found = bound.prefixes.next_log_probs(active.token_ids, keep=keep)
+    ids = bound.begin(active.token_ids, active.problems)
+    found = bound.prefixes.next_log_probs(ids, keep=keep)
     return found.cpu() if found.device.type == "mps" else found
 
 
@@ -49,20 +50,24 @@ def finish_sentences(
     finished: Sequence[Sequence[Finished]],
     *,
     max_nats: float,
-    is_complete: Callable[[str], bool],
 ) -> list[list[Finished]]:
-    """Return the finished hypotheses of each problem, best first, with those that may end here."""
+    """Return the finished hypotheses of each problem, best first, with those that may end here.
+
+    Only those count that meet all constraints and bounds.
+    """
     # `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, so
     # that the language model predicts only the end of the text: once per sentence.
     ended = _close(active, log_probs, classes, max_nats)
-    kept = [i for i, text in enumerate(ended.texts) if is_complete(text)]
+    places = zip(ended.texts, ended.problems.tolist(), strict=True)
+    kept = [i for i, (text, problem) in enumerate(places) if bound.is_complete(text, problem)]
     found = [set(known) for known in finished]
     if kept:
         ended = ended[kept]
         problems = ended.problems.tolist()
         exact = bound.evaluate(ended.texts, problems, fluency=_fluency(bound, ended))
         for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
-            found[problem].add(Finished(losses.loss, text, losses))
+            if not losses.violation:
+                found[problem].add(Finished(losses.loss, text, losses))
     return [_in_order(list(each), classes.tokenizer) for each in found]
 
 
@@ -94,8 +99,7 @@ def _close(
 
 def _fluency(bound: BoundObjective, ended: Hypotheses) -> list[float]:
     """Return the fluency of finished texts, the end of the text included."""
-    fluency, primary = bound.objective.fluency, bound.objective.primary
-    after = next_log_probs(bound, ended, keep=False)[:, primary.end_ids]
-    total = ended.nll_sum - torch.logsumexp(after, dim=1).cpu().double()
-    values: list[float] = fluency.reduce(total, ended.num_chosen + 1).tolist()
+    after = next_log_probs(bound, ended, keep=False)
+    total = ended.nll_sum + bound.end_nll(after, ended.problems.tolist())
+    values: list[float] = bound.objective.fluency.reduce(total, ended.num_chosen + 1).tolist()
     return values

@@ -15,9 +15,9 @@ from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.methods.published import PublishedSearch
 from fuseprompt.models.images import describe_left_alone, list_images, open_image
-from fuseprompt.objective.objective import Objective, Problem, derive_seed
+from fuseprompt.objective.objective import Objective, derive_seed
+from fuseprompt.objective.problem import Constraint, Forbid, Problem, Require
 from fuseprompt.objective.terms import Fluency, ImageText, Label
-from fuseprompt.search.constraints import Constraint, Forbid, Require
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
@@ -151,13 +151,15 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
     weights = {**WEIGHTS, **settings.weights}
     fluency = Fluency(models.lm, weight=weights["fluency"])
     image = ImageText(models.image_text, weight=weights["image"])
+    constraints: list[Constraint] = [Forbid(settings.forbid)] if settings.forbid else []
+    constraints += [Require(settings.require)] if settings.require else []
     if settings.sentiment is None:
-        return Objective([fluency, image])
+        return Objective([fluency, image], constraints=constraints)
     if models.sentiment is None:
         raise ProblemError("A sentiment was asked for, but no sentiment model is loaded.")
     temperature = settings.sentiment_temperature
     sentiment = Label(models.sentiment, weights["sentiment"], temperature=temperature)
-    return Objective([fluency, image, sentiment])
+    return Objective([fluency, image, sentiment], constraints=constraints)
 
 
 def search_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> Method[Any]:
@@ -175,14 +177,11 @@ def search_of(settings: CaptionSettings, on_progress: OnProgress | None = None) 
 
 def method_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> AutoDAN:
     """Return our search of settings; `on_progress` is called while its tables are made."""
-    constraints: list[Constraint] = [Forbid(settings.forbid)] if settings.forbid else []
-    constraints += [Require(settings.require)] if settings.require else []
     return AutoDAN(
         steps=settings.max_tokens,
         proposal=proposal_of(settings, on_progress),
         beam_width=settings.beam_width,
         search_width=settings.search_width,
-        constraints=tuple(constraints),
         num_finished=max(settings.num_captions, 10),
     )
 
@@ -243,7 +242,7 @@ def _problem(
     if settings.sentiment is not None:
         targets["sentiment"] = settings.sentiment
     seed = derive_seed(settings.seed, settings.sentiment or "", *names)
-    return Problem(f"{number}:{file}", targets, settings.prefix, seed)
+    return Problem(f"{number}:{file}", targets, settings.prefix, seed=seed)
 
 
 def try_open(file: str) -> Image.Image | Failure:
@@ -269,6 +268,6 @@ def _captions_of(
         best.append(replace(result, **own, finished=True, history=(), alternatives=further))
     for rank, one in enumerate(best[: settings.num_captions], start=1):
         rest = one.text.removeprefix(settings.prefix).strip()
-        missing = tuple(w for w in settings.require if Require((w,)).missing(one.text))
+        missing = tuple(w for w in settings.require if Require((w,)).missing(one.text, one.problem))
         proper = rest[:1].upper() + rest[1:]
         yield Caption(file, proper, one.text, rank, one, missing, together)

@@ -88,6 +88,18 @@ class TokenClasses:
         )
 
     @cached_property
+    def first_words(self) -> Int[Tensor, "2 f"]:
+        """Tokens that may begin a text, and the word-initial token of the same word of each."""
+        # Other beginnings ("-", "_", "'s") are cheap after an end-of-text token, and no sentence.
+        ids = {self._texts[i]: i for i in self.initial_ids.tolist()}
+        pairs = []
+        for token, text in enumerate(self._texts):
+            if text[:1].isalnum() and not _ends(text):
+                alike = ids.get(f" {text}", ids.get(f" {text.lower()}"))
+                pairs += [] if alike is None else [(token, alike)]
+        return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+
+    @cached_property
     def ends(self) -> Int[Tensor, " e"]:
         """Tokens that finish a sentence."""
         return torch.tensor(

@@ -20,6 +20,7 @@ from fuseprompt.evaluation.metrics.judges import (
     outputs_of,
 )
 from fuseprompt.models.images import open_image
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests import tiny
@@ -110,7 +111,7 @@ def test_distinct_counts_runs_over_all_captions() -> None:
 
 def test_nats_per_token_are_those_of_the_fluency_term() -> None:
     texts = ["a happy dog", "the train station was crowded"]
-    expected = Fluency(tiny.gpt2()).evaluate(texts, ["", ""])
+    expected = Fluency(tiny.gpt2()).evaluate(texts, [Problem("")] * 2)
     assert nats_per_token(["", *texts], tiny.gpt2()) == pytest.approx(sum(expected) / 2, rel=1e-5)
     assert nats_per_token(["dog " * 2000], tiny.gpt2()) > 0
     with pytest.raises(MetricError, match="All captions are empty"):

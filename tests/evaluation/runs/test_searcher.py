@@ -11,7 +11,7 @@ from PIL import Image
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
-from fuseprompt.objective.objective import Problem
+from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals.language_model import RandomNoise
 from fuseprompt.search import method as search_method
 from fuseprompt.tasks import caption as tasks

@@ -16,7 +16,8 @@ from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.models.hub import revision_of, silence_libraries
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import describe, versions
 from fuseprompt.tasks.caption import (

@@ -1,0 +1,181 @@
+"""Problems, and constraints on their texts; a user adds a constraint with three methods."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Protocol, final, runtime_checkable
+
+from fuseprompt.errors import ProblemError
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """One thing to find text for.
+
+    Attributes:
+        id: Distinct from those of other problems.
+        targets: Targets by the terms' `target` names.
+        prefix: Fixed beginning of the text.
+        start: The text, prefix included, that a method begins with; the prefix by default.
+        template: What stands around the text for the primary, "{}" in place of the text: it is
+            read and not scored, and what follows there is the end of the text.
+        seed: Made of the search's seed and of `id` by default.
+    """
+
+    id: str
+    targets: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    start: str | None = None
+    template: str = "{}"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
+        if self.template.count("{}") != 1:
+            raise ProblemError(
+                f"Problem {self.id!r}: a template has one {{}} where the text goes, got "
+                f"{self.template!r}."
+            )
+        if self.start is not None and not self.start.startswith(self.prefix):
+            raise ProblemError(
+                f"Problem {self.id!r}: the start {self.start!r} does not begin with the prefix "
+                f"{self.prefix!r}. Expected the whole text, prefix included."
+            )
+
+    @property
+    def around(self) -> tuple[str, str]:
+        """What stands before and after the text for the primary."""
+        before, after = self.template.split("{}")
+        return before, after
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """A rule on the texts of a problem."""
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return whether a partial or finished text may be a candidate."""
+        ...
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many demands a text does not meet, begun ones in part; 0 if it may end."""
+        ...
+
+    def wanted(self, text: str, problem: Problem) -> list[str]:
+        """Return texts that should be proposed next, such as " dog"."""
+        ...
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, flags=re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True)
+class _Ban:
+    """The base of constraints that only forbid."""
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return 0: a ban demands nothing."""
+        return 0.0
+
+    def wanted(self, text: str, problem: Problem) -> list[str]:
+        """Return nothing."""
+        return []
+
+
+@final
+@dataclass(frozen=True)
+class Forbid(_Ban):
+    """No text with one of these words, in any case; "cat" does not forbid "catalogue"."""
+
+    words: tuple[str, ...]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(
+            "|".join(rf"(?<!\w){re.escape(w)}(?!\w)" for w in self.words), flags=re.IGNORECASE
+        )
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return whether none of the words is in the text."""
+        return not self.words or self._pattern.search(text) is None
+
+
+@final
+@dataclass(frozen=True)
+class MaxWords(_Ban):
+    """At most this many white-space words after the prefix."""
+
+    count: int
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return whether the text has no more words."""
+        return len(text.removeprefix(problem.prefix).split()) <= self.count
+
+
+@final
+@dataclass(frozen=True)
+class MaxChanged(_Ban):
+    """At most this share of the words of the problem's start may be replaced, removed or added."""
+
+    share: float
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return whether the text is near enough to the start."""
+        start = problem.start or problem.prefix
+        return count_changed(start, text) <= self.share * len(_words(start)) + 1e-9
+
+
+@final
+@dataclass(frozen=True)
+class Require:
+    """Every finished text has all of these words or phrases, in any case."""
+
+    words: tuple[str, ...] = field(default=())
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return True: a text may still get the words."""
+        return True
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many of the words are not in the text; one that it ends in counts in part."""
+        # Otherwise the first token of a longer word would never be worth its price.
+        words = [w for w in self.words if not _has_word(text, w)]
+        return sum((len(_rest(text, w)) / (len(w) + 1) for w in words), 0.0)
+
+    def wanted(self, text: str, problem: Problem) -> list[str]:
+        """Return the missing words, blank first, or the rest of one whose start ends the text."""
+        return [_rest(text, word) for word in self.words if not _has_word(text, word)]
+
+
+def _rest(text: str, word: str) -> str:
+    """Return a missing word with its blank, without the start of it that the text ends in."""
+    full = " " + word
+    sizes = range(len(full) - 1, 1, -1)
+    ends = (n for n in sizes if text.lower().endswith(full[:n].lower()))
+    return full[next(ends, 0) :]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text without punctuation around them, in lower case."""
+    return [word for word in (w.strip(".,;:!?\"'()").lower() for w in text.split()) if word]
+
+
+def word_changes(old: str, new: str) -> list[tuple[int, str, str]]:
+    """Return what differs: the number of a word in `old`, the words there, those in `new`."""
+    before, after = _words(old), _words(new)
+    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
+    return [
+        (i, " ".join(before[i:j]), " ".join(after[k:m]))
+        for kind, i, j, k, m in matcher.get_opcodes()
+        if kind != "equal"
+    ]
+
+
+def count_changed(old: str, new: str) -> int:
+    """Return how many words were replaced, removed or added, punctuation and case aside."""
+    return sum(max(len(a.split()), len(b.split())) for _, a, b in word_changes(old, new))

@@ -1,0 +1,84 @@
+"""What a text begins with: the prefix of its problem, or a whole text to start from, checked."""
+
+import torch
+
+from fuseprompt.errors import SearchError
+from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.objective.bound_term import END_ROOM
+from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.objective.problem import Problem
+from fuseprompt.search.hypotheses import Hypotheses
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.token_classes import SENTENCE_ENDS
+
+
+def begin(bound: BoundObjective) -> Hypotheses:
+    """Return the start of each problem without its sentence end, else the prefix, as hypotheses."""
+    check(bound)
+    problems, primary = bound.problems, bound.objective.primary
+    texts = tuple(_open_start(p) for p in problems)
+    ids = primary.tokenizer.encode_batch(texts)
+    given = primary.tokenizer.encode_batch([p.prefix for p in problems])
+    for problem, row, prefix in zip(problems, ids, given, strict=True):
+        if row[: len(prefix)] != prefix:
+            raise SearchError(
+                f"Problem {problem.id!r}: the prefix {problem.prefix!r} is no run of tokens of the "
+                f"start {problem.start!r}. Let the prefix end where a word ends."
+            )
+    # Without a prefix, a template, or a token before every text nothing predicts the first token.
+    lonely = [not primary.begin_ids and not before for before, _ in bound.around]
+    counts = [max(len(g), int(alone)) for g, alone in zip(given, lonely, strict=True)]
+    nll_sum = torch.zeros(len(problems), dtype=torch.float64)
+    if texts != tuple(p.prefix for p in problems):
+        nll = bound.objective.fluency.token_nll(texts, problems)
+        nll_sum = torch.stack([each[:-1].sum() for each in nll])
+    return Hypotheses(
+        problems=torch.arange(len(problems)),
+        token_ids=PaddedIds.from_lists(ids),
+        num_given=torch.tensor(counts, dtype=torch.long),
+        nll_sum=nll_sum,
+        texts=texts,
+        losses=torch.full((len(problems),), float("inf")),
+    )
+
+
+def _open_start(problem: Problem) -> str:
+    if problem.start is None:
+        return problem.prefix
+    text = problem.start.rstrip("".join(SENTENCE_ENDS)).rstrip()
+    return text if len(text) > len(problem.prefix) else problem.prefix
+
+
+def check(bound: BoundObjective) -> None:
+    """Refuse a prefix, start or template that cannot be read back, is forbidden or is too long."""
+    primary: CausalModel | TextModel = bound.objective.primary
+    models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
+    for number, problem in enumerate(bound.problems):
+        kinds = {"prefix": problem.prefix}
+        if problem.start is not None:
+            kinds["start"] = problem.start
+        for kind, text in kinds.items():
+            again = primary.tokenizer.decode(primary.tokenizer.encode(text))
+            if again != text or text[-1:].isspace():
+                raise SearchError(
+                    f"The {kind} {text!r} does not survive the tokenizer of {primary.name} (it "
+                    f"reads {again!r}) or ends in white space. Choose another {kind}."
+                )
+            for model, limit in models:
+                if control := [t for t in model.tokenizer.special_texts if t in text]:
+                    raise SearchError(
+                        f"The {kind} of problem {problem.id!r} has the control token "
+                        f"{control[0]!r} of {model.name}. Choose another {kind}."
+                    )
+                ids = model.tokenizer.add_special_tokens(model.tokenizer.encode(text))
+                around = sum(map(len, bound.around[number])) if model is primary else 0
+                if len(ids) + around + END_ROOM >= limit:
+                    raise SearchError(
+                        f"The {kind} of problem {problem.id!r} has {len(ids) + around} tokens for "
+                        f"{model.name}, which takes texts of at most {limit}. Shorten it."
+                    )
+        if not bound.allows(problem.prefix, number):
+            raise SearchError(
+                f"The prefix {problem.prefix!r} has a forbidden word, so that every text would "
+                "have it. Choose another prefix, or allow the word."
+            )
