@@ -19,7 +19,8 @@ from fuseprompt.methods.published import (
     exact_losses,
     score_tokens,
 )
-from fuseprompt.objective.objective import Objective, Problem
+from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.hypotheses import Hypotheses

@@ -195,6 +195,25 @@ class CausalLM(PretrainedModel):
         The tokens, at least one, are those after the past, which has one row each and is not
         changed. Without a past they are the whole rows, `begin_ids` included.
         """
+        logits, key_values = self._go_on(token_ids, past, 1)
+        return torch.log_softmax(logits[:, -1].float(), dim=-1), key_values
+
+    @torch.no_grad()
+    def read_from(
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
+    ) -> tuple[Float[Tensor, "b s v"], KeyValues]:
+        """Return the log-probabilities after every token; as `continue_from` else."""
+        key_values: KeyValues = ()
+        if past is None and not self.can_continue:
+            logits = self._last_logits(token_ids.to(self.device), 0)
+        else:
+            logits, key_values = self._go_on(token_ids, past, 0)
+        return torch.log_softmax(logits.float(), dim=-1), key_values
+
+    def _go_on(
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int
+    ) -> tuple[Tensor, KeyValues]:
+        """Return the logits of the last `count` tokens (0: of all), and keys and values."""
         from transformers import DynamicCache
 
         # A new object each time: the library's caches grow in place. Its layers append by
@@ -203,9 +222,8 @@ class CausalLM(PretrainedModel):
         for layer, (keys, values) in enumerate(past or ()):
             cache.update(keys, values, layer)
         known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True}
-        logits = self._last_logits(token_ids.to(self.device), 1, **known)[:, -1]
-        key_values = tuple((layer.keys, layer.values) for layer in cache.layers)
-        return torch.log_softmax(logits.float(), dim=-1), key_values
+        logits = self._last_logits(token_ids.to(self.device), count, **known)
+        return logits, tuple((layer.keys, layer.values) for layer in cache.layers)
 
     @torch.no_grad()
     def nll(

@@ -145,6 +145,115 @@ class PrefixCache:
 
 
 @final
+class EditCache:
+    """Log-likelihoods of texts that were made of a few others by edits: these are read whole.
+
+    An edited text is computed from its first new token on. Rows are padded on the right, where a
+    causal model does not look.
+    """
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self._num_begin = len(model.begin_ids)
+        self._rows = PaddedIds(torch.zeros(0, 0, dtype=torch.long), torch.zeros(0).long())
+        self._log_probs = torch.zeros(0, 0, 0)
+        self._key_values: KeyValues = ()
+        self._size = PassSize(TOKENS_PER_PASS, model.device)
+        self.num_computed = 0
+
+    def read(self, token_ids: PaddedIds) -> Float[Tensor, "b s v"]:
+        """Return the log-probabilities of a token at each place, from the first to after the last.
+
+        Texts have no special tokens. Where nothing comes before the first, it costs nothing.
+        """
+        rows = self._rows = prepend_beginning(self._model, token_ids)
+        every, width = torch.arange(len(rows)), rows.ids.shape[1]
+        self.num_computed += len(rows) * width
+        passes = self._size.run(
+            every, width, lambda chunk: self._model.read_from(rows.ids[chunk], None)
+        )
+        found = [found for _, found in passes]
+        self._log_probs = torch.cat([log_probs for log_probs, _ in found])
+        self._key_values = tuple(
+            (torch.cat([k for k, _ in layer]), torch.cat([v for _, v in layer]))
+            for layer in zip(*(key_values for _, key_values in found), strict=True)
+        )
+        if self._num_begin:
+            return self._log_probs[:, self._num_begin - 1 :]
+        return torch.cat([torch.zeros_like(self._log_probs[:, :1]), self._log_probs], dim=1)
+
+    def nll(
+        self, token_ids: PaddedIds, origins: Int[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b v"]]:
+        """Return the nats of each token, 0 beyond a text, and the log-probabilities after it.
+
+        `origins` has the text of the last `read` that each text was made of.
+        """
+        rows = prepend_beginning(self._model, token_ids)
+        width = rows.ids.shape[1]
+        shared = torch.minimum(
+            count_shared(rows.ids, self._rows.ids[origins]), self._rows.lengths[origins]
+        )
+        starts = torch.minimum(shared, rows.lengths - 1)
+        if not self._key_values:
+            starts = torch.zeros_like(starts)
+        device = self._log_probs.device
+        # What each token is predicted from: known places of the text that it was made of ...
+        nats = torch.zeros(len(rows), width, dtype=torch.float64)
+        known = self._log_probs[origins.to(device), : width - 1]
+        ids = rows.ids[:, 1 : 1 + known.shape[1], None].to(device)
+        nats[:, 1 : 1 + known.shape[1]] = -known.gather(2, ids)[..., 0].double().cpu()
+        after = torch.zeros(len(rows), self._log_probs.shape[2], device=device)
+        # ... and those that are computed anew.
+        for start, group in _group(starts, rows.lengths):
+            longest = int(rows.lengths[group].max())
+
+            def compute(chunk: Tensor, start: int = start, longest: int = longest) -> Tensor:
+                past = None
+                if start:
+                    at = origins[chunk].to(device)
+                    past = tuple((k[at, :, :start], v[at, :, :start]) for k, v in self._key_values)
+                return self._model.read_from(rows.ids[chunk, start:longest], past)[0]
+
+            for chunk, log_probs in self._size.run(group, longest, compute):
+                self.num_computed += len(chunk) * (longest - start)
+                following = rows.ids[chunk, start + 1 : longest, None].to(device)
+                new = -log_probs[:, :-1].gather(2, following)[..., 0].double().cpu()
+                nats[chunk, start + 1 : longest] = new
+                last = (rows.lengths[chunk] - 1 - start).to(device)
+                after[chunk.to(device)] = log_probs[torch.arange(len(chunk), device=device), last]
+        nats *= torch.arange(width) < rows.lengths[:, None]
+        return nats[:, self._num_begin :], after
+
+
+#: Tokens that a pass costs besides its own: weights are read once for all rows.
+_PASS_TOKENS: Final = 24
+
+
+def _group(
+    starts: Int[Tensor, " b"], lengths: Int[Tensor, " b"]
+) -> Iterator[tuple[int, Int[Tensor, " n"]]]:
+    """Yield where passes start and their rows, so that they cost least together."""
+    # A row may be computed from any token before its start: few passes, or few tokens. The best
+    # division of the sorted starts into runs is found from the first to the last.
+    distinct = torch.unique(starts).tolist()
+    rows = [torch.nonzero(starts == start).flatten() for start in distinct]
+    best: list[tuple[int, int]] = [(0, 0)]  # cost of the first runs, and where the last one begins
+    for end in range(1, len(distinct) + 1):
+        costs = []
+        for begin in range(end):
+            together = torch.cat(rows[begin:end])
+            tokens = len(together) * (int(lengths[together].max()) - distinct[begin])
+            costs.append((best[begin][0] + _PASS_TOKENS + tokens, begin))
+        best.append(min(costs))
+    end = len(distinct)
+    while end:
+        begin = best[end][1]
+        yield distinct[begin], torch.cat(rows[begin:end])
+        end = begin
+
+
+@final
 class TowerCache:
     """Features of texts that extend prefixes, each of which is computed once."""
 

@@ -17,7 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.models.kv_cache import PrefixCache
+from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.kv_cache import EditCache, PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
 from fuseprompt.objective.problem import Constraint, Problem
 from fuseprompt.objective.terms import Fluency
@@ -171,6 +172,14 @@ class BoundObjective:
     def prefixes(self) -> PrefixCache:
         """The primary's next-token probabilities, cached as long as this object lives."""
         return PrefixCache(self.objective.primary)
+
+    @cached_property
+    def edits(self) -> EditCache:
+        """The primary's likelihoods of edited texts, cached as long as this object lives."""
+        primary = self.objective.primary
+        if not isinstance(primary, CausalLM):
+            raise ProblemError(f"Edits need a CausalLM as the primary, got {type(primary)}.")
+        return EditCache(primary)
 
     def without_caches(self) -> "BoundObjective":
         """Return the same with nothing remembered of any text."""

@@ -82,3 +82,28 @@ def check(bound: BoundObjective) -> None:
                 f"The prefix {problem.prefix!r} has a forbidden word, so that every text would "
                 "have it. Choose another prefix, or allow the word."
             )
+
+
+def begin_whole(bound: BoundObjective, num_tokens: int) -> tuple[str, ...]:
+    """Return a whole text of each problem for edits: its start, or one drawn from the primary."""
+    check(bound)
+    drawn = _draw(bound, num_tokens) if any(p.start is None for p in bound.problems) else ()
+    return tuple(drawn[i] if p.start is None else p.start for i, p in enumerate(bound.problems))
+
+
+def _draw(bound: BoundObjective, num_tokens: int) -> list[str]:
+    """Return texts of words that the primary draws at random, each with its problem's seed."""
+    primary = bound.objective.primary
+    classes = bound.objective.classes()
+    texts = [p.prefix for p in bound.problems]
+    generators = [torch.Generator().manual_seed(seed) for seed in bound.seeds]
+    every = torch.arange(len(texts))
+    for _ in range(num_tokens):
+        ids = PaddedIds.from_lists(primary.tokenizer.encode_batch(texts))
+        log_probs = bound.prefixes.next_log_probs(bound.begin(ids, every)).cpu()
+        for row, text in enumerate(texts):
+            allowed = classes.initial_ids if text else classes.first_words[0]
+            weights = log_probs[row, allowed].exp() + 1e-12
+            drawn = torch.multinomial(weights, 1, generator=generators[row])
+            texts[row] = text + primary.tokenizer.token_texts[int(allowed[drawn])]
+    return [text + SENTENCE_ENDS[0] for text in texts]

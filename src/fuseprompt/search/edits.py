@@ -1,0 +1,403 @@
+"""Edits of whole texts: where one may stand, what it is expected to cost, and what it does cost.
+
+A candidate is left + token + right for a token at a *position*: in place of a word, before a word,
+at the end of a word, or in place of a word's last token. Words can also be removed. Every candidate
+is encoded again from its text, so that ids never go astray.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fuseprompt.objective.objective import BoundObjective, Evaluation
+from fuseprompt.proposals.base import Positions, Proposal
+from fuseprompt.search.candidates import Proposer, lowest
+from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.token_classes import SENTENCE_ENDS
+
+#: A word with its blank, and the punctuation that closes it and stays where it is.
+_WORD: Final = re.compile(r"\s?(?P<core>\S*?)(?P<rest>[.,;:!?)\"']*)(?=\s|$)")
+
+#: Kinds of places: what a token there does.
+REPLACE, INSERT, LENGTHEN, RESPELL = range(4)
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where a token may go in a text: between `left` and `right`, after `index` of its tokens.
+
+    `removed` tokens of the text are between the two.
+    """
+
+    row: int
+    kind: int
+    left: str
+    right: str
+    index: int
+    removed: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Edited texts with the losses that are expected of them."""
+
+    rows: Int[Tensor, " c"]  # the text that each was made of
+    texts: tuple[str, ...]
+    fluency: Float[Tensor, " c"]
+    predicted: Float[Tensor, " c"]
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.texts)
+
+    @property
+    def pairs(self) -> list[tuple[int, str]]:
+        """The row and the text of each candidate."""
+        return list(zip(self.rows.tolist(), self.texts, strict=True))
+
+    def __getitem__(self, index: Sequence[int]) -> "Candidates":
+        """Return the chosen candidates."""
+        at = torch.tensor(list(index), dtype=torch.long)
+        texts = tuple(self.texts[i] for i in index)
+        return Candidates(self.rows[at], texts, self.fluency[at], self.predicted[at])
+
+    @staticmethod
+    def join(*parts: "Candidates") -> "Candidates":
+        """Return several lists of candidates as one without repetitions."""
+        together = Candidates(
+            torch.cat([p.rows for p in parts]),
+            tuple(text for p in parts for text in p.texts),
+            torch.cat([p.fluency for p in parts]),
+            torch.cat([p.predicted for p in parts]),
+        )
+        first = {pair: i for i, pair in reversed(list(enumerate(together.pairs)))}
+        return together[sorted(first.values())]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Editor:
+    """Names and scores edits of the texts of a bound objective."""
+
+    bound: BoundObjective
+    proposer: Proposer
+
+    @classmethod
+    def start(cls, bound: BoundObjective, proposal: Proposal) -> "Editor":
+        """Bind a proposal to all terms."""
+        return cls(bound, Proposer.start(bound, proposal))
+
+    def read(self, texts: Sequence[str], problems: Sequence[int]) -> "Edits":
+        """Read texts, one or more of each problem, and predict what edits of them cost."""
+        return Edits(self, tuple(texts), tuple(problems))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Edits:
+    """What may be done to some texts."""
+
+    editor: Editor
+    texts: tuple[str, ...]
+    problems: tuple[int, ...]
+
+    @property
+    def bound(self) -> BoundObjective:
+        """The objective with the targets of the problems."""
+        return self.editor.bound
+
+    @cached_property
+    def _ids(self) -> PaddedIds:
+        return PaddedIds.from_lists(self.bound.objective.primary.tokenizer.encode_batch(self.texts))
+
+    @cached_property
+    def _log_probs(self) -> Float[Tensor, "n s v"]:
+        """The log-probabilities of a token at each place of each text; kept for `score`."""
+        index = torch.tensor(self.problems)
+        return self.bound.edits.read(self.bound.begin(self._ids, index))
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """Tokens of the template before each text."""
+        return [len(self.bound.around[p][0]) for p in self.problems]
+
+    @cached_property
+    def nats(self) -> list[Float[Tensor, " n"]]:
+        """The nats of each own token of each text, those of the prefix too, then of its end."""
+        result = []
+        for row, (ids, before) in enumerate(zip(self._ids.to_lists(), self._before, strict=True)):
+            places = self._log_probs[row, before:]
+            own = torch.tensor(ids, device=places.device)
+            each = -places[torch.arange(len(ids), device=places.device), own].cpu().double()
+            end = self.bound.end_nll(places[len(ids)][None], [self.problems[row]])
+            result.append(torch.cat([each, end]))
+        return result
+
+    @cached_property
+    def _given(self) -> list[int]:
+        """Tokens of each text that its fluency does not count."""
+        problems = [self.bound.problems[p] for p in self.problems]
+        encode = self.bound.objective.primary.tokenizer.encode
+        lonely = not self.bound.objective.primary.begin_ids
+        return [
+            max(len(encode(p.prefix)), int(lonely and not before))
+            for p, before in zip(problems, self._before, strict=True)
+        ]
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """All places of all texts."""
+        return tuple(place for row in range(len(self.texts)) for place in self._places_of(row))
+
+    def _places_of(self, row: int) -> Iterator[Place]:
+        text, prefix = self.texts[row], self.bound.problems[self.problems[row]].prefix
+        _, offsets = self.bound.objective.primary.tokenizer.encode_with_offsets(text)
+        ends = [end for _, end in offsets]
+
+        def place(kind: int, start: int, stop: int) -> Place | None:
+            # A token that reaches over a border leaves no place for another there.
+            if any(begin < cut < end for begin, end in offsets for cut in (start, stop)):
+                return None
+            index = sum(end <= start for end in ends)
+            removed = sum(end <= stop for end in ends) - index
+            return Place(row, kind, text[:start], text[stop:], index, removed)
+
+        found = []
+        for start, stop in self._words(row):
+            found.append(place(REPLACE, start, stop))
+            if start > 0:
+                found.append(place(INSERT, start, start))
+            if stop > len(prefix):
+                found.append(place(LENGTHEN, stop, stop))
+            first = start + int(text[start].isspace())
+            inside = [begin for begin, end in offsets if first < begin and end == stop]
+            if inside:
+                found.append(place(RESPELL, inside[0], stop))
+        end = len(text.rstrip(".,;:!?)\"'"))
+        if end >= max(len(prefix), 1):
+            found.append(place(INSERT, end, end))
+        yield from (one for one in found if one is not None)
+
+    def _words(self, row: int) -> list[tuple[int, int]]:
+        """Return where each word after the prefix begins, with its blank, and ends."""
+        text, prefix = self.texts[row], self.bound.problems[self.problems[row]].prefix
+        words = (m for m in _WORD.finditer(text, len(prefix)) if m["core"])
+        return [(m.start(), m.end("core")) for m in words]
+
+    @cached_property
+    def _fluency(self) -> tuple[Float[Tensor, "p v"], Float[Tensor, " p"]]:
+        """Expected fluency after each token at each place, and the loss of the rest without it."""
+        # What comes after the token is expected to cost what it costs now.
+        term = self.bound.objective.fluency
+        rows = [place.row for place in self.places]
+        rest = torch.stack([self._nats_without(p.row, p.index, p.removed) for p in self.places])
+        counts = [len(self.nats[p.row]) - self._given[p.row] - p.removed + 1 for p in self.places]
+        index = [self._before[p.row] + p.index for p in self.places]
+        device = self._log_probs.device
+        nats = -self._log_probs[
+            torch.tensor(rows, device=device), torch.tensor(index, device=device)
+        ]
+        total = rest[:, None].to(device).float() + nats
+        count = torch.tensor(counts, device=device)[:, None]
+        return term.reduce(total, count), rest
+
+    def _nats_without(self, row: int, index: int, removed: int) -> Float[Tensor, ""]:
+        nats, given = self.nats[row], self._given[row]
+        return nats[given:].sum() - nats[max(index, given) : index + removed].sum()
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "p v"]:
+        """The total loss expected after each token at each place; infinite where it cannot go."""
+        classes, weight = self.editor.proposer.classes, self.bound.objective.fluency.weight
+        expected = weight * self._fluency[0]
+        scores = torch.full_like(expected, float("inf"))
+        device = scores.device
+        initial = classes.initial_ids
+        terms = [(t.weight, self.editor.proposer.scorers[t.name]) for t in self.bound.terms]
+        whole = [i for i, p in enumerate(self.places) if p.kind in (REPLACE, INSERT)]
+        if whole:
+            positions = self._positions(whole)
+            moved = sum(
+                (w * s.word_initial(positions, initial).to(device) for w, s in terms),
+                torch.zeros(len(whole), len(initial), device=device),
+            )
+            at = torch.tensor(whole, device=device)
+            ids = initial.to(device)
+            scores[at[:, None], ids] = expected[at[:, None], ids] + moved
+            # A text must not begin with a blank: its first word is one of those without.
+            for row, i in enumerate(whole):
+                if not self.places[i].left:
+                    first, alike = classes.first_words.to(device)
+                    column = torch.searchsorted(ids, alike)
+                    scores[i] = float("inf")
+                    scores[i, first] = expected[i, first] + moved[row, column]
+        inside = [i for i, p in enumerate(self.places) if p.kind in (LENGTHEN, RESPELL)]
+        if inside:
+            at = torch.tensor(inside, device=device)
+            allowed = classes.on(device).word_internal
+            likely = torch.where(allowed, expected[at], float("inf"))
+            count = min(self.editor.proposer.num_word_internal, likely.shape[1])
+            tokens = torch.topk(likely, count, dim=1, largest=False).indices
+            positions = self._positions(inside)
+            moved = sum(
+                (w * s.word_internal(positions, tokens.cpu()).to(device) for w, s in terms),
+                torch.zeros(tokens.shape, device=device),
+            )
+            scores[at[:, None], tokens] = likely.gather(1, tokens) + moved
+        return scores
+
+    def _positions(self, places: Sequence[int]) -> Positions:
+        chosen = [self.places[i] for i in places]
+        problems = torch.tensor([self.problems[p.row] for p in chosen])
+        return Positions(tuple(p.left for p in chosen), tuple(p.right for p in chosen), problems)
+
+    def take(self, places: Int[Tensor, " c"], tokens: Int[Tensor, " c"]) -> Candidates:
+        """Return the candidates of tokens at places that are read back and not forbidden."""
+        pieces = self.bound.objective.primary.tokenizer.token_texts
+        pairs = list(zip(places.tolist(), tokens.tolist(), strict=True))
+        texts = [self.places[i].left + pieces[t] + self.places[i].right for i, t in pairs]
+        rows = torch.tensor([self.places[i].row for i, _ in pairs], dtype=torch.long)
+        where = (places.to(self.scores.device), tokens.to(self.scores.device))
+        found = Candidates(
+            rows, tuple(texts), self._fluency[0][where].cpu(), self.scores[where].cpu()
+        )
+        return found[self._allowed(found)]
+
+    def _allowed(self, candidates: Candidates) -> list[int]:
+        """Return which candidates differ from their text, are read back, distinct and allowed."""
+        tokenizer = self.bound.objective.primary.tokenizer
+        encoded = tokenizer.encode_batch(candidates.texts)
+        kept, seen = [], set()
+        for i, (text, row) in enumerate(
+            zip(candidates.texts, candidates.rows.tolist(), strict=True)
+        ):
+            if text == self.texts[row] or (row, text) in seen or not text.strip():
+                continue
+            if tokenizer.decode(encoded[i]) == text and self.bound.allows(text, self.problems[row]):
+                kept.append(i)
+                seen.add((row, text))
+        return kept
+
+    def best(self, per_place: int) -> Candidates:
+        """Return the tokens with the lowest expected loss at each place, the best first."""
+        places, tokens = self._top(per_place)
+        order = torch.argsort(self.scores.cpu()[places, tokens], stable=True)
+        return self.take(places[order], tokens[order])
+
+    def sample(self, per_place: int, count: int, seeds: Sequence[int]) -> Candidates:
+        """Return for each text `count` draws, all alike, from the best tokens that replace some."""
+        # One seed for each text, so that a draw does not depend on other texts.
+        places, tokens = self._top(per_place)
+        replaces = torch.tensor([p.kind in (REPLACE, RESPELL) for p in self.places])
+        row_of = torch.tensor([p.row for p in self.places])
+        drawn = []
+        for row, seed in enumerate(seeds):
+            mine = torch.nonzero((row_of[places] == row) & replaces[places]).flatten()
+            generator = torch.Generator().manual_seed(seed)
+            drawn.append(mine[torch.randperm(len(mine), generator=generator)[:count]])
+        chosen = torch.cat(drawn)
+        return self.take(places[chosen], tokens[chosen])
+
+    def _top(self, per_place: int) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"]]:
+        """Return places and tokens of the lowest scores at each place, place by place."""
+        tokens = lowest(self.scores, min(per_place, self.scores.shape[1]))
+        allowed = torch.isfinite(self.scores.gather(1, tokens)).cpu()
+        places, ranks = torch.nonzero(allowed, as_tuple=True)
+        return places, tokens.cpu()[places, ranks]
+
+    def removals(self) -> Candidates:
+        """Return each text without one of its words, with a missing word or with a sentence end."""
+        rows: list[int] = []
+        texts: list[str] = []
+        fluency: list[float] = []
+        term = self.bound.objective.fluency
+
+        def add(row: int, text: str, nats: Tensor, count: int) -> None:
+            if count > 0:
+                rows.append(row)
+                texts.append(text)
+                fluency.append(float(term.reduce(nats, torch.tensor(count))))
+
+        for row, text in enumerate(self.texts):
+            count = len(self.nats[row]) - self._given[row]
+            total = self.nats[row][self._given[row] :].sum()
+            for place in (p for p in self.places if p.row == row and p.kind == REPLACE):
+                left, right = place.left, place.right
+                rest = self._nats_without(row, place.index, place.removed)
+                if left or right[:1] != " ":
+                    add(row, left + right, rest, count - place.removed)
+                else:
+                    add(row, right[1:2].upper() + right[2:], rest, count - place.removed)
+            problem = self.problems[row]
+            for wanted in self.bound.wanted(text, problem):
+                for place in (p for p in self.places if p.row == row and p.kind == INSERT):
+                    add(row, place.left + wanted + place.right, total, count)
+            if text[-1:].isalnum():
+                for end in SENTENCE_ENDS:
+                    add(row, text + end, total, count)
+        values = torch.tensor(fluency)
+        found = Candidates(torch.tensor(rows, dtype=torch.long), tuple(texts), values, values)
+        return found[self._allowed(found)]
+
+    def score(self, candidates: Candidates, num_exact: int) -> list[tuple[int, str, Evaluation]]:
+        """Return the exact losses of the best candidates of each text, and the texts' rows.
+
+        All terms but fluency are computed for every candidate; the costly fluency only for the
+        `num_exact` candidates that are best with the expected one.
+        """
+        bound, rows = self.bound, candidates.rows.tolist()
+        if not rows:
+            return []
+        problems = torch.tensor([self.problems[row] for row in rows])
+        origins = [self.texts[row] for row in rows]
+        values = {t.name: t.score_texts(candidates.texts, problems, origins) for t in bound.terms}
+        expected = self._weigh(candidates, values, candidates.fluency.tolist())
+        order = sorted(range(len(rows)), key=lambda i: (expected[i].violation, expected[i].loss))
+        taken: dict[int, list[int]] = {}
+        for i in order:
+            if len(taken.setdefault(rows[i], [])) < num_exact and expected[i].loss < float("inf"):
+                taken[rows[i]].append(i)
+        chosen = [i for each in taken.values() for i in each]
+        if not chosen:
+            return []
+        few = candidates[chosen]
+        exact = self._exact_fluency(few)
+        known = {name: value[torch.tensor(chosen)] for name, value in values.items()}
+        evaluations = self._weigh(few, known, exact)
+        return list(zip(few.rows.tolist(), few.texts, evaluations, strict=True))
+
+    def _weigh(
+        self, candidates: Candidates, values: dict[str, Tensor], fluency: Sequence[float]
+    ) -> list[Evaluation]:
+        columns = {self.bound.objective.fluency.name: list(fluency)}
+        columns |= {name: value.tolist() for name, value in values.items()}
+        rows = zip(*columns.values(), strict=True)
+        each = zip(candidates.texts, candidates.rows.tolist(), rows, strict=True)
+        return [
+            self.bound.weigh(text, self.problems[row], dict(zip(columns, terms, strict=True)))
+            for text, row, terms in each
+        ]
+
+    def _exact_fluency(self, candidates: Candidates) -> list[float]:
+        """Return the fluency of candidates, computed from their first new token on."""
+        bound, rows = self.bound, candidates.rows
+        self._log_probs  # noqa: B018 - the texts that candidates were made of are read
+        encoded = bound.objective.primary.tokenizer.encode_batch(candidates.texts)
+        problems = torch.tensor([self.problems[row] for row in rows.tolist()])
+        ids = bound.begin(PaddedIds.from_lists(encoded), problems)
+        nats, after = bound.edits.nll(ids, rows)
+        given = [self._before[row] + self._given[row] for row in rows.tolist()]
+        places = torch.arange(nats.shape[1])
+        counted: Bool[Tensor, "c s"] = places >= torch.tensor(given)[:, None]
+        total = (nats * counted).sum(1) + bound.end_nll(after, problems.tolist())
+        counts = ids.lengths - torch.tensor(given) + 1
+        values: list[float] = bound.objective.fluency.reduce(total, counts).tolist()
+        return values
