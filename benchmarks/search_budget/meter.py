@@ -272,7 +272,7 @@ def metered(bound: BoundObjective, meter: Meter, folder: Path | None) -> Metered
         one = MeteredTerm(term.term, term.targets, term.seeds, term.table, meter, known)
         one.model.meter = meter
         terms.append(one)
-    return MeteredObjective(bound.objective, bound.problems, tuple(terms), meter)
+    return MeteredObjective(bound.objective, bound.problems, tuple(terms), bound.seeds, meter)
 
 
 def rate(file: Path, name: str, forward: Callable[[Tensor], Any], *, rows: int) -> float:
