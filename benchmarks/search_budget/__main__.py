@@ -196,7 +196,7 @@ def search(
     found = method.finish(state)[0]
     exact_all = bound.evaluate(found.texts, [0] * len(found.texts))
     tokenizer = bound.objective.primary.tokenizer
-    best, *_ = found.order([one.loss for one in exact_all], tokenizer)
+    best, *_ = found.order(exact_all, tokenizer)
     exact, text = exact_all[best], found.texts[best]
     return row | {
         "text": text,
