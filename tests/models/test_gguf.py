@@ -11,13 +11,14 @@ import torch
 from gguf import GGUFReader
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from transformers import LlamaForCausalLM
 
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models import gguf
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
 from tests.text.tiny import LINES, byte_bpe, meta_bpe
-from tests.tiny import llama, llama_module
+from tests.tiny import llama, llama_module, seeded
 
 Setting = int | float | str | bool | list[str] | list[int]
 
@@ -79,10 +80,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
 
 
-def tensors() -> dict[str, Any]:
-    """Return the tiny Llama's weights under GGUF's names, rotary rows interleaved."""
+def tensors(module: Any = None) -> dict[str, Any]:
+    """Return the weights of a Llama of two heads under GGUF's names, rotary rows interleaved."""
     found = {}
-    for name, weight in llama_module().state_dict().items():
+    for name, weight in (module or llama_module()).state_dict().items():
         array = weight.numpy().astype(np.float32)
         parts = name.removeprefix("model.").split(".")
         if parts[0] == "layers":
@@ -150,6 +151,49 @@ def test_it_scores_as_the_model_it_was_made_from(tmp_path: Path) -> None:
     assert [p.stat().st_mtime_ns for p in sorted((tmp_path / "cache").rglob("*.json"))] == before
 
 
+@pytest.mark.parametrize(
+    ("more", "factor"),
+    [
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4.0),
+        ({"llama.rope.scaling.factor": 2.0}, 2.0),
+        ({"llama.rope.scale_linear": 8.0}, 8.0),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 1.0),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1.0}, 1.0),
+    ],
+)
+def test_positions_are_stretched_as_llama_cpp_does(
+    tmp_path: Path, more: dict[str, Setting], factor: float
+) -> None:
+    loaded = load(write(tmp_path / "tiny.gguf", settings(**more)), device="cpu")
+    assert isinstance(loaded, CausalLM)
+    config = type(llama_module().config)(**llama_module().config.to_dict())
+    if factor != 1.0:
+        config.rope_parameters = {"rope_type": "linear", "factor": factor, "rope_theta": 10000.0}
+    module = seeded(0, lambda: LlamaForCausalLM(config))
+    module.load_state_dict(llama_module().state_dict())
+    expected = CausalLM(module, llama().tokenizer, name="stretched")
+    ids = loaded.tokenizer.encode(LINES[0])
+    torch.testing.assert_close(loaded.nll([ids], [1])[0], expected.nll([ids], [1])[0])
+    changed = (loaded.nll([ids], [1])[0] - llama().nll([ids], [1])[0]).abs().max() > 1e-4
+    assert bool(changed) == (factor != 1.0)
+
+
+def test_heads_of_another_width(tmp_path: Path) -> None:
+    # As Mistral Nemo's: the heads together are wider than the model.
+    config = type(llama_module().config)(**{**llama_module().config.to_dict(), "head_dim": 12})
+    module = seeded(7, lambda: LlamaForCausalLM(config))
+    wide: dict[str, Setting] = {f"llama.attention.{n}_length": 12 for n in ("key", "value")}
+    file = tmp_path / "wide.gguf"
+    file.write_bytes(
+        pack_gguf(settings(**wide, **{"llama.rope.dimension_count": 12}), tensors(module))
+    )
+    loaded = load(file, device="cpu")
+    assert isinstance(loaded, CausalLM)
+    expected = CausalLM(module, llama().tokenizer, name="wide")
+    ids = loaded.tokenizer.encode(LINES[0])
+    torch.testing.assert_close(loaded.nll([ids], [1])[0], expected.nll([ids], [1])[0])
+
+
 def test_its_chat_template_is_kept(tmp_path: Path) -> None:
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     header = settings(**{"tokenizer.chat_template": template})
@@ -205,6 +249,20 @@ def test_every_weight_of_the_file_is_written_in_full_precision(tmp_path: Path) -
         ({"tokenizer.ggml.model": "bert"}, "vocabulary of kind 'bert'"),
         ({"tokenizer.ggml.pre": "deepseek"}, "cuts words as 'deepseek'"),
         ({"tokenizer.ggml.merges": ["no such"]}, "cut off or damaged .*out of vocabulary"),
+        ({"llama.rope.scaling.type": "yarn"}, "scales positions by 'yarn'; understood are"),
+        ({"llama.rope.scaling.type": "longrope"}, "scales positions by 'longrope'"),
+        ({"llama.rope.dimension_count": 4}, r"rope\.dimension_count 4, but each of its 2 heads"),
+        ({"llama.rope.dimension_count": 16}, r"rope\.dimension_count 16, but each .* has 8"),
+        ({"llama.attention.value_length": 4}, r"value_length 4, but each of its 2 heads has 8"),
+        ({"llama.expert_count": 8}, "llama.expert_count 8; only 0 is understood"),
+        ({"llama.attention.causal": False}, "llama.attention.causal False; only True"),
+        ({"llama.attention.sliding_window": 9}, "a setting 'llama.attention.sliding_window', whi"),
+        ({"llama.logit_scale": 0.5}, "a setting 'llama.logit_scale', which is not understood"),
+        ({"llama.rope.scaling.attn_factor": 2.0}, "setting 'llama.rope.scaling.attn_factor'"),
+        ({"tokenizer.ggml.add_eos_token": True}, "add_eos_token True; only False"),
+        ({"tokenizer.ggml.precompiled_charsmap": "x"}, "a setting 'tokenizer.ggml.precompiled"),
+        ({"adapter.type": "lora"}, "a setting 'adapter.type'"),
+        ({"general.type": "adapter"}, "general.type 'adapter'; only 'model'"),
     ],
 )
 def test_what_is_not_understood_is_refused(
@@ -213,6 +271,25 @@ def test_what_is_not_understood_is_refused(
     with pytest.raises(ModelError, match=match):
         load(write(tmp_path / "odd.gguf", settings(**more)), device="cpu")
     assert not list((tmp_path / "cache").rglob("config.json"))
+
+
+def test_settings_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
+    more: dict[str, Setting] = {
+        "general.name": "any",
+        "general.type": "model",
+        "quantize.imatrix.file": "x",
+        "somebody.note": 3,
+        "llama.vocab_size": len(settings()["tokenizer.ggml.tokens"]),  # type: ignore[arg-type]
+        "llama.rope.dimension_count": 8,
+        "llama.attention.key_length": 8,
+        "llama.expert_count": 0,
+        "tokenizer.ggml.eot_token_id": 1,
+        "tokenizer.ggml.add_eos_token": False,
+    }
+    loaded = load(write(tmp_path / "x.gguf", settings(**more)), device="cpu")
+    assert isinstance(loaded, CausalLM)
+    ids = loaded.tokenizer.encode(LINES[0])
+    torch.testing.assert_close(loaded.nll([ids], [1])[0], llama().nll([ids], [1])[0])
 
 
 @pytest.mark.parametrize(

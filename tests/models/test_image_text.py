@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer as Rust
+from tokenizers import normalizers, pre_tokenizers, processors
+from tokenizers.models import WordLevel
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import BertModel
+from transformers import BertModel, CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.hub import load
@@ -112,3 +115,60 @@ def test_two_towers_answer_each_for_its_side() -> None:
     assert model.vocabulary is sentence_encoder().vocabulary
     assert model.max_length == sentence_encoder().max_length
     assert (model.outputs(ids) @ model.image_features(pictures()).T).shape == (len(TEXTS), 3)
+
+
+def clip_with_end(end_id: int, *, added: Sequence[str] = ()) -> ClipModel:
+    """Return a CLIP whose end token has the largest id but for `added` tokens."""
+    words = sorted({word for line in LINES for word in line.lower().split()} | {"cat", "dog", "."})
+    tokens = ["<unk>", "<|startoftext|>", *words, "<|endoftext|>"]
+    rust = Rust(WordLevel({token: i for i, token in enumerate(tokens)}, "<unk>"))
+    rust.normalizer = normalizers.Lowercase()
+    rust.pre_tokenizer = pre_tokenizers.Whitespace()
+    begin, end = "<|startoftext|>", "<|endoftext|>"
+    rust.post_processor = processors.TemplateProcessing(
+        f"{begin} $A {end}", special_tokens=[(t, rust.token_to_id(t)) for t in (begin, end)]
+    )
+    loaded = PreTrainedTokenizerFast(
+        tokenizer_object=rust, bos_token=begin, eos_token=end, pad_token=end, unk_token="<unk>"
+    )
+    loaded.add_tokens(list(added))
+    ids = {"bos_token_id": 1, "pad_token_id": loaded.eos_token_id}
+    eos = loaded.eos_token_id if end_id < 0 else end_id
+    shape = {**clip_module().config.text_config.to_dict(), **ids, "eos_token_id": eos}
+    config = CLIPConfig(
+        text_config={**shape, "vocab_size": len(loaded)},
+        vision_config=clip_module().config.vision_config.to_dict(),
+        projection_dim=12,
+    )
+    module = seeded(6, lambda: CLIPModel(config))
+    return ClipModel(module, Tokenizer.from_hf(loaded), clip_processor(), name="mine")
+
+
+def test_a_tower_that_reads_whole_texts_is_accepted() -> None:
+    for model in (clip_with_end(2), clip_with_end(-1, added=["zebra", "ice cream"])):
+        first, second = model.outputs(
+            PaddedIds.from_lists(
+                [
+                    model.tokenizer.add_special_tokens(model.tokenizer.encode(f"a zebra and a {w}"))
+                    for w in ("cat", "dog")
+                ]
+            )
+        )
+        assert (first - second).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("end_id", "added", "match"),
+    [
+        (2, ["zebra"], r"after 'zebra'.* \(eos_token_id is 2 in its config\.json, the tokenizer's"),
+        (2, ["<cat-toy>", "zebra", "ice cream"], r"does not read the text after 'ice cream'"),
+        (30, [], r"does not read the text after '\w+'.* \(eos_token_id is 30"),
+        (30, ["zebra"], r"does not read the text after"),
+        (0, [], r"does not read the text, which it takes .*eos_token_id is 0"),
+    ],
+)
+def test_a_tower_that_takes_a_word_for_the_end_is_refused(
+    end_id: int, added: Sequence[str], match: str
+) -> None:
+    with pytest.raises(ModelError, match=match):
+        clip_with_end(end_id, added=added)

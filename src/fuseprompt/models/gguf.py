@@ -23,11 +23,34 @@ from fuseprompt.cache import cache_dir
 from fuseprompt.errors import ModelError
 
 #: Raised by hand when the folder made from a file changes.
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 # GGUF's codes for tokens that never stand for text.
 _UNKNOWN: Final = 2
 _CONTROL: Final = 3
+
+#: Settings that are read, or that change no score of a Llama.
+_KNOWN: Final = re.compile(
+    r"llama\.(embedding_length|feed_forward_length|context_length|block_count|vocab_size)"
+    r"|llama\.attention\.(head_count|head_count_kv|layer_norm_rms_epsilon|(key|value)_length)"
+    r"|llama\.rope\.(dimension_count|freq_base|scale_linear)"
+    r"|llama\.rope\.scaling\.(type|factor|finetuned|original_context_length)"
+    r"|tokenizer\.ggml\.(model|pre|tokens|token_type|merges|scores|token_type_count)"
+    r"|tokenizer\.ggml\.(add_bos_token|add_space_prefix|\w+_token_ids?)"
+)
+
+#: Settings that need no code as long as they have these values.
+_AS_USUAL: Final = {
+    "llama.expert_count": 0,
+    "llama.expert_used_count": 0,
+    "llama.tensor_data_layout": "Meta AI original pth",
+    "llama.attention.causal": True,
+    "llama.use_parallel_residual": False,
+    "tokenizer.ggml.add_eos_token": False,
+    "tokenizer.ggml.add_sep_token": False,
+    "tokenizer.ggml.remove_extra_whitespaces": False,
+    "general.type": "model",
+}
 
 #: How llama.cpp's names for pre-tokenisers cut a text before its pieces are merged.
 _SMOLLM_CUT: Final = "smollm"
@@ -111,6 +134,7 @@ def write_gguf_folder(path: Path, folder: Path) -> None:
             f"The GGUF file is part {settings.get('split.no', 0) + 1} of {count} and has not all "
             "weights. Join the parts with llama.cpp's gguf-split --merge."
         )
+    _check_settings(settings)
     tokens = _list(settings, "tokenizer.ggml.tokens")
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     ids = {
@@ -213,6 +237,57 @@ def _with_special(
     return tokenizer
 
 
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that change a forward pass or the tokens, and are not followed here.
+
+    Raises:
+        ModelError: If there are some.
+    """
+    for name, value in settings.items():
+        usual = _AS_USUAL.get(name)
+        if name in _AS_USUAL and value != usual:
+            raise ModelError(f"The GGUF file has {name} {value!r}; only {usual!r} is understood.")
+        read = name.startswith(("llama.", "tokenizer.ggml.", "adapter.")) and name not in _AS_USUAL
+        if read and not _KNOWN.fullmatch(name):
+            raise ModelError(f"The GGUF file has a setting {name!r}, which is not understood.")
+    width, heads = _head_width(settings), _number(settings, "llama.attention.head_count")
+    for name in ("llama.attention.value_length", "llama.rope.dimension_count"):
+        if settings.get(name, width) != width:
+            raise ModelError(
+                f"The GGUF file has {name} {settings[name]!r}, but each of its {heads} heads has "
+                f"{width} numbers; only equal widths are understood."
+            )
+
+
+def _head_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an unusual width of heads, and what stretches positions.
+
+    llama.cpp stretches linearly where only a factor is given.
+
+    Raises:
+        ModelError: If positions are stretched otherwise.
+    """
+    width, heads = _head_width(settings), _number(settings, "llama.attention.head_count")
+    usual = width * heads == _number(settings, "llama.embedding_length")
+    more = {} if usual else {"head_dim": width}
+    older = settings.get("llama.rope.scale_linear") or 1.0
+    factor = settings.get("llama.rope.scaling.factor") or older
+    kind = settings.get("llama.rope.scaling.type", "linear")
+    if kind not in ("linear", "none"):
+        raise ModelError(
+            f"The GGUF file scales positions by {kind!r}; understood are 'linear' and 'none'."
+        )
+    if kind == "none" or factor == 1.0:
+        return more
+    return {**more, "rope_scaling": {"rope_type": "linear", "factor": float(factor)}}
+
+
+def _head_width(settings: Mapping[str, Any]) -> int:
+    width = _number(settings, "llama.embedding_length")
+    usual = width // max(int(_number(settings, "llama.attention.head_count")), 1)
+    return int(settings.get("llama.attention.key_length", usual))
+
+
 def _read_config(settings: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any]:
     """Return the settings of a Llama under transformers' names, without special tokens."""
     vocab_size = settings.get("llama.vocab_size")
@@ -236,6 +311,7 @@ def _read_config(settings: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any
         "rope_theta": _number(settings, "llama.rope.freq_base"),
         "tie_word_embeddings": is_tied,
         "vocab_size": vocab_size,
+        **_head_settings(settings),
     }
 
 

@@ -96,6 +96,7 @@ class ClipModel(PretrainedModel):
             self.notes += (
                 f"It reads padding, so every text is padded to {self.padded_to} tokens.",
             )
+        self._check_end()
         self._tower = self._find_tower()
         if self._tower is None:
             self.notes += ("Its text tower cannot go on from a prefix: texts are computed whole.",)
@@ -176,6 +177,34 @@ class ClipModel(PretrainedModel):
         parts = (fill, embeds) if padding.on_left else (embeds, fill)
         with replaced_embeddings(self.text_side, torch.cat(parts, dim=1)):
             return self._compute(full, **masked)
+
+    @torch.no_grad()
+    def _check_end(self) -> None:
+        """Refuse a text tower that takes a token of the text for its end: the rest goes unread.
+
+        CLIP pools at the first `eos_token_id`, or where that is 2 at the largest id.
+
+        Raises:
+            ModelError: If two texts that differ in their last word have equal features.
+        """
+        tokenizer, config = self.tokenizer, self.text_side.config
+        known = [getattr(config, f"{kind}_token_id", None) for kind in ("bos", "eos", "pad")]
+        ids = set(tokenizer.ids_by_token.values()) - tokenizer.special_ids
+        words = [tokenizer.encode(f"a {word}")[-1:] for word in ("cat", "dog")]
+        for token in (None, max(ids), *(i for i in known if i in ids)):
+            before = [] if token is None else [token]
+            rows = [tokenizer.add_special_tokens([*before, *word]) for word in words]
+            first, second = self.outputs(PaddedIds.from_lists(rows))
+            if words[0] == words[1] or bool((first - second).abs().max() > 1e-6):
+                continue
+            after = "" if token is None else f" after {tokenizer.token_texts[token].strip()!r}"
+            end = tokenizer.suffix_ids[:1]
+            raise ModelError(
+                f"{self.name}: its text tower does not read the text{after}, which it takes for "
+                f"its end (eos_token_id is {known[1]} in its config.json, the tokenizer's end is "
+                f"{list(end)}). Set eos_token_id of text_config to that, or give the tokenizer "
+                "that belongs to it."
+            )
 
     @torch.no_grad()
     def _reads_padding(self) -> bool:
