@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AutoDAN": "fuseprompt.methods.autodan",
-    "Continuation": "fuseprompt.objective.terms",
+    "Continuation": "fuseprompt.objective.continuation",
     "FuseAdapter": "fuseprompt.fuse.adapter",
     "Fluency": "fuseprompt.objective.terms",
     "ImageText": "fuseprompt.objective.terms",
@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from fuseprompt.fuse.fit import fit_adapter
     from fuseprompt.methods.autodan import AutoDAN
     from fuseprompt.models.hub import load
+    from fuseprompt.objective.continuation import Continuation
     from fuseprompt.objective.objective import Objective
     from fuseprompt.objective.problem import Problem
-    from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
+    from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
     from fuseprompt.search.minimize import minimize
     from fuseprompt.tasks.caption import caption
 

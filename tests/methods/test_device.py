@@ -19,9 +19,10 @@ from fuseprompt.models.base import HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ClipModel
+from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Constraint, Problem, Require
-from fuseprompt.objective.terms import Continuation, Fluency, ImageText, Label, TextSimilarity
+from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal, ProposalState
 from fuseprompt.proposals.fuse import Fuse

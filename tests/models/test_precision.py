@@ -68,7 +68,7 @@ PASSES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "next token": (lm, lambda m: m.next_log_probs(torch.tensor([[5, 6]]))),
     "likelihood": (lm, lambda m: m.nll([[5, 6, 7]], [1])),
     "grown text": (lm, lambda m: PrefixCache(m).next_log_probs(PaddedIds.from_lists([[5, 6]]))),
-    "continuation": (lm, lambda m: m.continuation_nll(ids_of(m), ids_of(m))),
+    "continuation": (lm, lambda m: m.continuation_nll(ids_of(m), torch.tensor([1, 1]))),
     "text features": (clip, lambda m: m.outputs(ids_of(m))),
     "cached features": (clip, from_prefixes),
     "picture": (clip, lambda m: m.image_features([Image.new("RGB", (40, 40), "red")])),

@@ -9,10 +9,10 @@ from PIL import Image
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.encoders import Classifier
+from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import (
-    Continuation,
     Contrast,
     Fluency,
     ImageText,

@@ -108,7 +108,7 @@ def run_by_length(
     return put_back(parts, order)
 
 
-def put_back(parts: list[Float[Tensor, "_ o"]], order: list[Int[Tensor, " _"]]) -> Tensor:
+def put_back(parts: list[Float[Tensor, "_ ..."]], order: list[Int[Tensor, " _"]]) -> Tensor:
     """Return the results of passes in the order of all rows; `order` has the rows of each pass."""
     back = torch.argsort(torch.cat(order))
     return torch.cat(parts)[back.to(parts[0].device)]

@@ -22,7 +22,7 @@ from fuseprompt.errors import ModelError
 from fuseprompt.models.base import KeyValues, prepend_beginning
 from fuseprompt.models.batching import PassSize, full_precision
 from fuseprompt.models.pretrained import PretrainedModel
-from fuseprompt.text.retokenize import PaddedIds, concatenate
+from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
@@ -139,37 +139,28 @@ class CausalLM(PretrainedModel):
     def continuation_nll(
         self,
         token_ids: PaddedIds,
-        continuation: PaddedIds,
+        counted: Int[Tensor, " b"],
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
-        """Return the mean negative log-likelihood of a continuation after each text, in nats.
+        """Return the mean negative log-likelihood of the last `counted` tokens of rows, in nats.
 
-        A text has its special tokens, a continuation at least one token. `embeds` stand in for the
-        texts' embeddings; the result is differentiable in them.
+        Rows are whole, `begin_ids` included, and at least one token of each is counted. `embeds`
+        stand in for their embeddings; the result is differentiable in them.
         """
-        joined = concatenate(token_ids, continuation)
-        width = continuation.ids.shape[1]
-        whole = None
-        if embeds is not None:
-            own = torch.arange(joined.ids.shape[1]) < token_ids.lengths[:, None]
-            room = (0, 0, 0, joined.ids.shape[1] - embeds.shape[1])
-            rest = self.vocabulary[joined.ids.to(self.vocabulary.device)]
-            padded = torch.nn.functional.pad(embeds.to(rest.device), room)
-            whole = torch.where(own[..., None].to(rest.device), padded, rest)
+        width = int(counted.max())
 
         def compute(ids: Tensor) -> Tensor:
             kept = min(width, ids.shape[1] - 1)
-            logits = self._last_logits(ids, kept + 1)[:, -kept - 1 : -1]
-            log_probs = torch.log_softmax(logits.float(), dim=-1)
-            nll = -log_probs.gather(-1, ids[:, -kept:, None])[..., 0]
+            logits = self._last_logits(ids, kept + 1)[:, -kept - 1 : -1].float()
+            nll = logits.logsumexp(-1) - logits.gather(-1, ids[:, -kept:, None])[..., 0]
             return torch.nn.functional.pad(nll, (width - kept, 0))
 
         # The logits of a whole vocabulary at every position: few rows at a time.
-        nll = self._run(compute, joined, embeds=whole, padded_to=TOKENS_PER_PASS // 16)
-        lengths = continuation.lengths.to(nll.device)
-        counted = torch.arange(width, device=nll.device) >= width - lengths[:, None]
-        return (nll * counted).sum(dim=1) / lengths
+        nll = self._run(compute, token_ids, embeds=embeds, padded_to=TOKENS_PER_PASS // 16)
+        counted = counted.to(nll.device)
+        is_counted = torch.arange(width, device=nll.device) >= width - counted[:, None]
+        return (nll * is_counted).sum(dim=1) / counted
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         return torch.log_softmax(self._last_logits(ids, 1)[:, -1].float(), dim=-1)
@@ -200,15 +191,15 @@ class CausalLM(PretrainedModel):
 
     @torch.no_grad()
     def read_from(
-        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None
-    ) -> tuple[Float[Tensor, "b s v"], KeyValues]:
-        """Return the log-probabilities after every token; as `continue_from` else."""
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int = 0
+    ) -> tuple[Float[Tensor, "b k v"], KeyValues]:
+        """Return the same after each of the last `count` tokens (0: of all)."""
         key_values: KeyValues = ()
         if past is None and not self.can_continue:
-            logits = self._last_logits(token_ids.to(self.device), 0)
+            logits = self._last_logits(token_ids.to(self.device), count)
         else:
-            logits, key_values = self._go_on(token_ids, past, 0)
-        return torch.log_softmax(logits.float(), dim=-1), key_values
+            logits, key_values = self._go_on(token_ids, past, count)
+        return torch.log_softmax(logits[:, -count:].float(), dim=-1), key_values
 
     def _go_on(
         self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int

@@ -91,6 +91,61 @@ class PrefixCache:
         assert result is not None, "there is at least one row"
         return result[inverse]
 
+    def continuation_nll(
+        self, token_ids: PaddedIds, counted: Int[Tensor, " b"], begun: PaddedIds
+    ) -> Float[Tensor, " b"]:
+        """Return `CausalLM.continuation_nll` of whole rows, most of which extend a row of `begun`.
+
+        What is begun has no `begin_ids`; it extends what was begun in the call before.
+        """
+        model = self._model
+        assert isinstance(model, CausalLM), "other writers are asked for no continuation"
+        if not model.can_continue:
+            with torch.no_grad():
+                return model.continuation_nll(token_ids, counted)
+        if len(begun):
+            self.next_log_probs(begun)
+        lengths = token_ids.lengths - 1  # Nothing is predicted from the last token.
+        starts, entries, places = self._find(token_ids)
+        starts = torch.minimum(starts, lengths - counted)
+        nll = torch.zeros(len(token_ids), device=model.device)
+        for start in torch.unique(starts).tolist():
+            alike = torch.nonzero(starts == start).flatten()
+            alike = alike[torch.argsort(lengths[alike], stable=True)]
+            width, most = int(lengths[alike].max()) - start, int(counted[alike].max())
+
+            # Rows of one pass are padded on the right, where a causal model does not look.
+            def compute(chunk: Tensor, start: int = start) -> Tensor:
+                new = lengths[chunk] - start
+                end = start + int(new.max())
+                past = self._select(entries[chunk], places[chunk], start) if start else None
+                ids = token_ids.ids[chunk]
+                first = int((new - counted[chunk]).min())
+                log_probs, _ = model.read_from(ids[:, start:end], past, end - start - first)
+                at = torch.arange(first, end - start)
+                is_counted = (at >= (new - counted[chunk])[:, None]) & (at < new[:, None])
+                wanted = ids[:, start + first + 1 : end + 1].to(log_probs.device)[..., None]
+                each = -log_probs.gather(-1, wanted)[..., 0]
+                return (each * is_counted.to(each.device)).sum(dim=1)
+
+            for chunk, total in self._size.run(alike, max(width, 16 * most), compute):
+                self.num_computed += int((lengths[chunk] - start).sum())
+                nll[chunk.to(nll.device)] = total
+        return nll / counted.to(nll.device)
+
+    def _select(
+        self, entries: Int[Tensor, " b"], places: Int[Tensor, " b"], length: int
+    ) -> KeyValues:
+        """Return the keys and values of the first tokens of rows of several entries."""
+        parts, order = [], []
+        for entry in torch.unique(entries).tolist():
+            order.append(torch.nonzero(entries == entry).flatten())
+            parts.append(self._entries[entry].select(places[order[-1]], length))
+        return tuple(
+            (put_back([k for k, _ in layer], order), put_back([v for _, v in layer], order))
+            for layer in zip(*parts, strict=True)
+        )
+
     def _compute_whole(self, rows: PaddedIds) -> Iterator[tuple[Tensor, Tensor]]:
         num_begin = len(self._model.begin_ids)
         for length in torch.unique(rows.lengths).tolist():

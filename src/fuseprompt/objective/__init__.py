@@ -1,6 +1,7 @@
 """The objective: terms with weights, problems with targets, and what texts must keep to."""
 
 from fuseprompt.objective.bound_term import JointTerm, Term
+from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
 from fuseprompt.objective.problem import (
     Constraint,
@@ -12,7 +13,6 @@ from fuseprompt.objective.problem import (
     word_changes,
 )
 from fuseprompt.objective.terms import (
-    Continuation,
     Contrast,
     Fluency,
     ImageText,

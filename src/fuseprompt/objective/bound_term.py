@@ -60,15 +60,35 @@ class Term(Protocol):
 
 @runtime_checkable
 class JointTerm(Term, Protocol):
-    """A term whose model must see text and target together; its `compare` is never called.
+    """A term whose model must see text and target together; its `compare` is never called."""
 
-    The longest target's tokens are set aside from the model's length.
-    """
+    def bind(self, targets: Float[Tensor, "p t"]) -> "JointLoss":
+        """Return the loss against the targets of problems, which are -1 behind their ends."""
+        ...
+
+
+@runtime_checkable
+class JointLoss(Protocol):
+    """The loss of a `JointTerm`, with the targets of its problems."""
+
+    @property
+    def num_reserved(self) -> int:
+        """Tokens of the model's length that the longest target takes."""
+        ...
+
+    def score(
+        self,
+        texts: Sequence[str],
+        problems: Int[Tensor, " b"],
+        begun: Sequence[tuple[str, int]] | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Return the exact loss of each text, most of which share beginnings with those `begun`."""
+        ...
 
     def loss(
         self,
         token_ids: PaddedIds,
-        targets: Float[Tensor, "b t"],
+        problems: Int[Tensor, " b"],
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
@@ -111,16 +131,20 @@ class BoundTerm:
         """The secondary's vocabulary."""
         return self.term.model.vocabulary
 
+    @cached_property
+    def joint(self) -> JointLoss | None:
+        """The loss of a term whose model must see text and target together."""
+        return self.term.bind(self.targets) if isinstance(self.term, JointTerm) else None
+
     @property
     def compares_outputs(self) -> bool:
         """Whether the loss is a function of one output per text."""
-        return not isinstance(self.term, JointTerm)
+        return self.joint is None
 
     @property
     def max_length(self) -> int:
         """Longest text in tokens, special ones included, targets set aside."""
-        reserved = 0 if self.compares_outputs else self.targets.shape[1]
-        return self.model.max_length - reserved
+        return self.model.max_length - (0 if self.joint is None else self.joint.num_reserved)
 
     def compare(
         self, outputs: Float[Tensor, "b o"], problems: Int[Tensor, " b"]
@@ -136,8 +160,8 @@ class BoundTerm:
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of each row of ids with special tokens; differentiable in `embeds`."""
-        if isinstance(self.term, JointTerm):
-            return self.term.loss(token_ids, self.targets[problems], embeds=embeds)
+        if self.joint is not None:
+            return self.joint.loss(token_ids, problems, embeds=embeds)
         return self.compare(self.model.outputs(token_ids, embeds=embeds), problems)
 
     @torch.no_grad()
@@ -145,7 +169,7 @@ class BoundTerm:
         """Return the loss of whole texts, each from the text alone; refuse those too long."""
         ids = self._encode(texts)
         check_length(int(ids.ids.shape[1]), self.max_length, self.model.name)
-        return self.loss(ids, problems)
+        return self.loss(ids, problems) if self.joint is None else self.joint.score(texts, problems)
 
     def _encode(self, texts: Sequence[str]) -> PaddedIds:
         tokenizer = self.model.tokenizer
@@ -158,15 +182,14 @@ class BoundTerm:
     ) -> Float[Tensor, " c"]:
         """Return exact losses of whole texts (inf: no room), which were made by edits of others."""
         # A tower reuses what a text shares with the one that it was made of.
+        if self.joint is not None:
+            return self._score_joint(texts, problems, origins, self.max_length)
         ids = self._encode(texts)
         losses = torch.full((len(texts),), float("inf"))
         fits = torch.nonzero(ids.lengths <= self.max_length).flatten()
         if not len(fits):
             return losses
         short = PaddedIds(ids.ids[fits, : int(ids.lengths[fits].max())], ids.lengths[fits])
-        if not self.compares_outputs:
-            losses[fits] = self.loss(short, problems[fits]).float().cpu()
-            return losses
         known = list(dict.fromkeys(origins))
         number = {text: i for i, text in enumerate(known)}
         rows = torch.tensor([number[origins[i]] for i in fits.tolist()])
@@ -199,19 +222,18 @@ class BoundTerm:
         problems: Int[Tensor, " c"],
     ) -> tuple[Float[Tensor, " c"], float]:
         """Return exact losses of texts + tokens (inf: no room to end), and the table's share."""
+        if self.joint is not None:
+            pieces, origins = self.table.primary.token_texts, [texts[r] for r in rows.tolist()]
+            pairs = zip(origins, tokens.tolist(), strict=True)
+            grown = [text + pieces[token] for text, token in pairs]
+            return self._score_joint(grown, problems, origins, self.max_length - END_ROOM), 0.0
         ids, share = self.table.extend(texts, rows, tokens)
-        joint = not self.compares_outputs
-        problem_of_text = problems if joint else torch.zeros_like(problems)
-        keyed = torch.cat([ids.lengths[:, None], problem_of_text[:, None], ids.ids], dim=1)
+        keyed = torch.cat([ids.lengths[:, None], ids.ids], dim=1)
         distinct, inverse = distinct_rows(keyed)
         fits = torch.nonzero(distinct[:, 0] <= self.max_length - END_ROOM).flatten()
         if not len(fits):
             return torch.full((len(tokens),), float("inf")), share
-        texts_that_fit = PaddedIds(distinct[fits, 2:], distinct[fits, 0])
-        if joint:
-            alone = torch.full((len(distinct),), float("inf"))
-            alone[fits] = self.loss(texts_that_fit, distinct[fits, 1]).float().cpu()
-            return alone[inverse], share
+        texts_that_fit = PaddedIds(distinct[fits, 1:], distinct[fits, 0])
         prefix_of = torch.full((len(distinct),), len(texts)).scatter_reduce(
             0, inverse, rows, "amin"
         )
@@ -222,6 +244,27 @@ class BoundTerm:
         inputs = outputs[row_of[inverse[kept]].to(outputs.device)]
         losses[kept] = self.compare(inputs, problems[kept]).float().cpu()
         return losses, share
+
+    def _score_joint(
+        self,
+        texts: Sequence[str],
+        problems: Int[Tensor, " c"],
+        origins: Sequence[str],
+        limit: int,
+    ) -> Float[Tensor, " c"]:
+        """Return exact losses of whole texts of at most `limit` tokens (else inf), each once."""
+        assert self.joint is not None
+        keys = list(zip(texts, problems.tolist(), strict=True))
+        distinct = list(dict.fromkeys(keys))
+        lengths = self._encode([text for text, _ in distinct]).lengths.tolist()
+        fits = [key for key, length in zip(distinct, lengths, strict=True) if length <= limit]
+        losses = dict.fromkeys(distinct, float("inf"))
+        if fits:
+            begun = list(dict.fromkeys(zip(origins, problems.tolist(), strict=True)))
+            among = torch.tensor([problem for _, problem in fits])
+            found = self.joint.score([text for text, _ in fits], among, begun)
+            losses.update(zip(fits, found.tolist(), strict=True))
+        return torch.tensor([losses[key] for key in keys])
 
 
 def check_length(length: int, limit: int, name: str) -> None:

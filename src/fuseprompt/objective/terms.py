@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
@@ -220,60 +219,6 @@ class Contrast:
         return torch.stack(rows)
 
 
-@final
-@dataclass(frozen=True)
-class Continuation:
-    """How unlikely a given continuation is after the text, in nats per token of it, range [0, inf).
-
-    For prompt discovery: find the text after which the model goes on as wanted. The target begins
-    with its blank; its tokens are those that it has after a word.
-    """
-
-    model: CausalLM
-    weight: float = 1.0
-    name: str = "continuation"
-    target: str = "continuation"
-
-    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return the continuation's token ids as numbers."""
-        tokenizer = self.model.tokenizer
-        text = _check_text(self.name, target, self.model)
-        word, whole = tokenizer.encode("a"), tokenizer.encode(f"a{text}")
-        if not text.strip() or whole[: len(word)] != word:
-            raise ProblemError(
-                f"Term {self.name!r}: {target!r} cannot follow a text. Expected a continuation "
-                "that begins with a blank or a line break, such as ' Paris'."
-            )
-        ids = whole[len(word) :]
-        if len(ids) > self.model.max_length // 2:
-            raise ProblemError(
-                f"Term {self.name!r}: the continuation has {len(ids)} tokens, {self.model.name} "
-                f"takes {self.model.max_length} with the text. Shorten it."
-            )
-        return torch.tensor(ids, dtype=torch.float32)
-
-    def compare(
-        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
-    ) -> Float[Tensor, " b"]:
-        """Refuse: a continuation's likelihood is no function of one output per text."""
-        raise ProblemError(
-            f"Term {self.name!r} scores text and continuation together: no output stands for the "
-            "text alone. Call `loss`."
-        )
-
-    def loss(
-        self,
-        token_ids: PaddedIds,
-        targets: Float[Tensor, "b t"],
-        *,
-        embeds: Float[Tensor, "b s d"] | None = None,
-    ) -> Float[Tensor, " b"]:
-        """Return the mean negative log-likelihood of each continuation."""
-        lengths = (targets >= 0).sum(dim=1)
-        following = PaddedIds(targets.clamp_min(0).long(), lengths)
-        return self.model.continuation_nll(token_ids, following, embeds=embeds)
-
-
 def _is_vector(target: Any) -> bool:
     """Return whether a target is numbers in a row."""
     if isinstance(target, Tensor | np.ndarray):
@@ -303,7 +248,7 @@ def _direction(term: ImageText | TextSimilarity | Contrast, target: Any) -> Floa
 def _read_texts(term: Term, texts: Sequence[Any]) -> Float[Tensor, "n o"]:
     """Return the features of target texts."""
     tokenizer = term.model.tokenizer
-    rows = tokenizer.encode_batch([_check_text(term.name, t, term.model) for t in texts])
+    rows = tokenizer.encode_batch([check_text(term.name, t, term.model) for t in texts])
     ids = PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
     return term.model.outputs(ids).cpu()
 
@@ -315,7 +260,7 @@ def _check_temperature(name: str, temperature: float) -> None:
         )
 
 
-def _check_text(term: str, target: Any, model: TextModel) -> str:
+def check_text(term: str, target: Any, model: TextModel) -> str:
     """Return a target that is a text and that a model can read."""
     if not isinstance(target, str):
         raise ProblemError(f"Term {term!r}: expected a text, got {target!r}.")

@@ -35,7 +35,8 @@ class AdditiveWordTable:
 
     A word-initial token moves the output by its row less the mean row, so that a repeated word or
     sentiment is worth little. A word-internal token moves it by the longer word's output less the
-    last word's ("skateboards" less "skate"). A term without one output per text gets the gradient.
+    last word's ("skateboards" less "skate"). A term without one output per text gets what
+    `WordTable` gives it.
     """
 
     name: ClassVar[str] = "additive"

@@ -20,8 +20,10 @@ from torch import Tensor
 from fuseprompt.cache import cache_dir, is_intact, usable, write_atomically
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
+from fuseprompt.objective.continuation import BoundContinuation
 from fuseprompt.proposals.base import Meter, Positions, ProposalState, Scorer, lengthened_words
 from fuseprompt.proposals.gradient import Gradient
+from fuseprompt.proposals.hinted import HintedScorer
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 #: The neutral sentence in which a word stands alone.
@@ -42,7 +44,9 @@ OnProgress = Callable[[int, int], None]
 @final
 @dataclass(frozen=True)
 class WordTable:
-    """Proposes by each word's output alone, or by the gradient for a term without such outputs.
+    """Proposes by each word's output alone.
+
+    A term without such outputs gets the gradient, a continuation a hint (`HintedScorer`).
 
     Attributes:
         folder: Where tables are kept; the cache folder by default.
@@ -93,8 +97,11 @@ class WordTableState:
         return self._found[1]
 
     def bind(self, loss: EmbedLoss) -> Scorer:
-        """Return a scorer: the table, or the gradient where no outputs are compared."""
+        """Return a scorer: the table; where no outputs are compared, hints or the gradient."""
         if not loss.compares_outputs:
+            joint = getattr(loss, "joint", None)
+            if isinstance(joint, BoundContinuation):
+                return HintedScorer(joint, self.table)
             return self.gradient.bind(loss)
         return WordTableScorer(loss, self.table, self.vectors, self.row_of)
 
