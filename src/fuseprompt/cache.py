@@ -103,10 +103,8 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
     partial = path.with_name(f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         if callable(content):
-            partial.touch()
-            usual = partial.stat().st_mode
             content(partial)
-            partial.chmod(usual)  # safetensors writes for the owner alone; a cache may be shared.
+            share(partial)
         else:
             # A file's name may hold bytes that are no UTF-8, which stay readable as escapes.
             data = (
@@ -122,6 +120,16 @@ def write_atomically(path: str | Path, content: bytes | str | Callable[[Path], o
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # A full disk does not say which file was written.
         raise
+
+
+def share(path: Path) -> None:
+    """Give a file, or a folder and its files, the rights that new ones have, for all to read.
+
+    Safetensors writes for the owner alone, as do temporary folders; a cache may be shared.
+    """
+    os.umask(mask := os.umask(0))
+    for each in (path, *path.glob("*")):
+        each.chmod((0o777 if each.is_dir() else 0o666) & ~mask)
 
 
 def decode_text(data: bytes) -> str:

@@ -52,7 +52,7 @@ def test_what_fits_into_the_out_file_is_kept_in_whole_lines(inputs, tmp_path, ca
     printed = capfd.readouterr()
     assert printed.err == (
         f"error: --out {out}: cannot be written (File too large). The results before are safe in "
-        "it. Make room.\n"
+        "it. Make room, or choose another file.\n"
     )
     kept = [json.loads(line)["caption"] for line in out.read_text().splitlines()]
     assert kept == [json.loads(line)["caption"] for line in lines[:2]]

@@ -1,6 +1,7 @@
 """A GGUF file scores as the model that it was made from, and what is not understood is refused."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import LlamaForCausalLM
 from fuseprompt.errors import MissingModelError, ModelError
 from fuseprompt.models import gguf
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.hub import load
+from fuseprompt.models.hub import load, revision_of
 from tests.text.tiny import LINES, byte_bpe, meta_bpe
 from tests.tiny import llama, llama_module, seeded
 
@@ -192,6 +193,28 @@ def test_heads_of_another_width(tmp_path: Path) -> None:
     expected = CausalLM(module, llama().tokenizer, name="wide")
     ids = loaded.tokenizer.encode(LINES[0])
     torch.testing.assert_close(loaded.nll([ids], [1])[0], expected.nll([ids], [1])[0])
+
+
+@pytest.mark.parametrize("name", ["tiny.GGUF", "tiny.Gguf"])
+def test_its_ending_may_be_in_capitals(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path / name, settings())
+    assert load(file, device="cpu").name == str(file)
+    assert len(revision_of(str(file))) == 64
+
+
+def test_what_is_made_of_it_may_be_read_by_all_who_may_read_the_cache(tmp_path: Path) -> None:
+    """Safetensors writes for the owner alone, as do temporary folders."""
+    load(write(tmp_path / "tiny.gguf", settings()), device="cpu")
+    made = list((tmp_path / "cache").rglob("*"))
+    assert len(made) > 3
+    assert all(file.stat().st_mode & 0o044 == 0o044 for file in made)
+
+
+@pytest.mark.parametrize("name", ["pipe.gguf", "pipe"])
+def test_a_pipe_is_no_missing_folder(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(MissingModelError, match="is no folder and no GGUF file"):
+        load(tmp_path / name, device="cpu")
 
 
 def test_its_chat_template_is_kept(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which models a caption is made with."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def test_a_binary_file_is_no_yaml(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ModelError, match=r"in UTF-16, expected UTF-8\. Convert the file: iconv"):
         model_ids(str(file))
+
+
+def test_a_pipe_and_a_folder_are_called_so(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ModelError, match="a YAML file; that is a folder or pipe"):
+            model_ids(str(place))
 
 
 def test_a_wrong_word_names_the_choices() -> None:

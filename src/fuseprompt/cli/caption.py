@@ -146,7 +146,9 @@ class _OutFile(AbstractContextManager["_OutFile"]):
         except OSError as error:
             safe = " The results before are safe in it." if self._size else ""
             reason = f"cannot be written ({error.strerror})"
-            raise FuseError(f"--out {self._path}: {reason}.{safe} Make room.") from None
+            raise FuseError(
+                f"--out {self._path}: {reason}.{safe} Make room, or choose another file."
+            ) from None
 
 
 class _Report:

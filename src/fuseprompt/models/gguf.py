@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from fuseprompt.cache import cache_dir
+from fuseprompt.cache import cache_dir, share, usable
 from fuseprompt.errors import ModelError
 
 #: Raised by hand when the folder made from a file changes.
@@ -78,7 +78,7 @@ def open_gguf(path: Path) -> Path:
     """Return the folder of a GGUF file, made at the first call and kept under the file's hash."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = cache_dir() / f"gguf-v{_VERSION}" / digest[:32]
+    folder = usable(cache_dir() / f"gguf-v{_VERSION}" / digest[:32])
     if (folder / "config.json").is_file():
         return folder
     made: Path | None = None
@@ -86,6 +86,7 @@ def open_gguf(path: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(mkdtemp(dir=folder.parent))
         write_gguf_folder(path, made)
+        share(made)
         made.rename(folder)
     except ModelError as error:
         fault = f"{path}: {error} Give a folder made by save_pretrained instead."

@@ -59,7 +59,7 @@ def load(
     with reading(name, "all of them", name=name):
         if name.startswith("offline:"):
             return _load_offline(name, target)
-        if name.endswith(".gguf") and Path(name).is_file():
+        if _is_gguf(name):
             return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
         file, cached_only = find_config(name, local_only=local_only)
         return _kind_of(file, name).load(name, local_only=cached_only, device=target, name=name)
@@ -73,7 +73,7 @@ def revision_of(model_id: str, *, local_only: bool = False) -> str:
         # The head is read from the package when the image tower is loaded.
         head = read_artefact("image_head.safetensors") if name == "image-text" else b""
         return hashlib.sha256(recipe_digest(name).encode() + head).hexdigest()
-    if model_id.endswith(".gguf") and Path(model_id).is_file():
+    if _is_gguf(model_id):
         return _hash_files([Path(model_id)])
     config, _ = find_config(model_id, local_only=local_only)
     if Path(model_id).is_dir():
@@ -127,6 +127,10 @@ def _load_offline(name: str, device: torch.device) -> Model:
     return kind.load(offline_folder(name), device=device, name=name)
 
 
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf") and Path(name).is_file()
+
+
 def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
     """Return a model's config.json, and whether its other files must come without the Hub."""
     folder = Path(name)
@@ -139,9 +143,8 @@ def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
         return file, True
     offline = ", ".join(OFFLINE_IDS)
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise MissingModelError(
-            f"{name!r}: no such folder. Give a folder, a Hub id, or one of {offline}."
-        )
+        what = "is no folder and no GGUF file" if folder.exists() else "no such folder"
+        raise MissingModelError(f"{name!r}: {what}. Give a folder, a Hub id, or one of {offline}.")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

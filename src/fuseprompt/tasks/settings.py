@@ -106,10 +106,10 @@ def model_ids(choice: str) -> ModelIds:
     if choice in ("offline", "paper"):
         return OFFLINE if choice == "offline" else PAPER
     file = Path(choice)
-    if not file.is_file():
-        raise ModelError(
-            f"models {choice!r}: expected offline, paper, or a YAML file; there is no such file."
-        )
+    if not os.path.isfile(choice):
+        # A pipe could be read once only, and there may be several workers.
+        found = "that is a folder or pipe" if os.path.exists(choice) else "there is no such file"
+        raise ModelError(f"models {choice!r}: expected offline, paper, or a YAML file; {found}.")
     try:
         read = read_yaml(file)
     except ValueError as error:

@@ -1,6 +1,7 @@
 """What is wrong in a file is told with the file, the row and the field."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,10 @@ def test_a_missing_file_is_named_with_what_was_looked_for(tmp_path: Path) -> Non
         read_dataset("coco", tmp_path)
     with pytest.raises(DatasetError, match="no such folder"):
         read_dataset("coco", tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("coco", "folder"):
+        with pytest.raises(DatasetError, match=r"pipe: is no folder\. --root is the folder"):
+            read_dataset(name, tmp_path / "pipe")
 
 
 def test_a_split_without_images_is_refused(tmp_path: Path) -> None:
@@ -97,13 +102,20 @@ def test_empty_captions_are_left_out_and_told(tmp_path: Path) -> None:
         ("version https://git-lfs.github.com/spec/v1", "a Git LFS pointer"),
         ("[1]", r"entry 0: is 1, expected an object"),
         ('[{"caption": "A."}]', r"entry 0: expected the field image or image_id; found caption"),
-        ('[{"image_id": 7, "caption": [3]}]', r"entry 0: caption 0 is int, expected a text"),
+        ('[{"image_id": 7, "caption": [3]}]', r"entry 0: caption 0 is 3, expected a text"),
+        ('[{"image_id": 7, "caption": NaN}]', r"entry 0: caption 0 is nan, expected a text"),
+        ('[{"image_id": NaN}]', r"image_id is nan, expected a whole number or a text"),
+        ('[{"image_id": null, "a": 1}]', r"image or image_id; found a, image_id \(null\)"),
         ('[{"image_id": true}]', r"entry 0: image_id is True, expected a whole number or a text"),
         ('{"images": [{"id": 7.5}], "annotations": []}', r"images 0: id is 7\.5, expected a whole"),
         ('{"images": [], "annotations": 3}', r"annotations is 3, expected a list of objects"),
         (
             '{"images": [], "annotations": [{"image_id": 7}]}',
             r"annotations 0: expected the field 'caption', found image_id",
+        ),
+        (
+            '{"images": [{"id": null, "file_name": "a"}], "annotations": []}',
+            r"images 0: expected the field 'id', found file_name, id \(null\)",
         ),
         ('[{"image": "kite.jpg", "caption": "A."}]', "expected a COCO image id or a name such as"),
         ('[{"image": "..", "image_id": 7}]', r"'\.\.' is no name of an image file"),

@@ -29,6 +29,12 @@ class Record:
     fields: Mapping[str, Any]
     place: str
 
+    @property
+    def names(self) -> str:
+        """The names of the fields for a message, and which of them are null."""
+        names = sorted(self.fields)[:12]
+        return ", ".join(n if self.has(n) else f"{n} (null)" for n in names) or "none"
+
     def has(self, name: str) -> bool:
         """Return whether a field is there and not null."""
         return self.fields.get(name) is not None
@@ -58,11 +64,10 @@ class Record:
         if not self.has(name):
             if default is not None:
                 return default
-            found = ", ".join(sorted(self.fields)[:12]) or "none"
-            raise DatasetError(f"{self.place}: expected the field {name!r}, found {found}.")
+            raise DatasetError(f"{self.place}: expected the field {name!r}, found {self.names}.")
         value = convert(self.fields[name])
         if value is None:
-            found = _short(self.fields[name])
+            found = short(self.fields[name])
             raise DatasetError(f"{self.place}: {name} is {found}, expected {expected}.")
         return value
 
@@ -75,7 +80,7 @@ def as_records(values: Sequence[Any], place: str) -> list[Record]:
 def as_record(value: Any, place: str) -> Record:
     """Return a value as an object with its place, or raise a `DatasetError` if it is none."""
     if not isinstance(value, dict):
-        raise DatasetError(f"{place}: is {_short(value)}, expected an object {{...}}.")
+        raise DatasetError(f"{place}: is {short(value)}, expected an object {{...}}.")
     return Record(value, place)
 
 
@@ -153,7 +158,8 @@ def _whole_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return a value as Python writes it, cut for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

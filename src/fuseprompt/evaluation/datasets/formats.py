@@ -15,6 +15,7 @@ from fuseprompt.evaluation.datasets.files import (
     numbered_lines,
     read_bytes,
     read_json,
+    short,
     split_lines,
 )
 
@@ -128,14 +129,14 @@ def _listed_row(record: Record) -> Row:
     """Return the row of an object in a list or on a line."""
     image, id_ = record.text("image", ""), record.id("image_id", "")
     if not image and not id_:
-        found = ", ".join(sorted(record.fields)[:12]) or "none"
+        found = record.names
         raise DatasetError(f"{record.place}: expected the field image or image_id; found {found}.")
     given = record.fields.get("captions", record.fields.get("caption")) or ()
     captions = given if isinstance(given, list | tuple) else (given,)
     for index, caption in enumerate(captions):
         if not isinstance(caption, str):
             raise DatasetError(
-                f"{record.place}: caption {index} is {type(caption).__name__}, expected a text."
+                f"{record.place}: caption {index} is {short(caption)}, expected a text."
             )
     split, sentiment, domain = (record.text(key, "") for key in ("split", "sentiment", "domain"))
     return Row(record.place, image, id_, tuple(captions), split, sentiment, domain)

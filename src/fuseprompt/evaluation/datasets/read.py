@@ -139,8 +139,7 @@ def _annotation_file(root: Path, names: Sequence[str], dataset: str) -> Path:
     """Return `root` if it is a file, else the first of the names below it."""
     if root.is_file():
         return root
-    if not root.is_dir():
-        raise DatasetError(f"{root}: no such folder. --root is the folder of the dataset.")
+    _check_folder(root, "dataset")
     for file in (root / folder / name for name in names for folder in ("annotations", ".")):
         if file.is_file():
             return file
@@ -148,6 +147,12 @@ def _annotation_file(root: Path, names: Sequence[str], dataset: str) -> Path:
         f"{root}: expected one of {', '.join(names)} there or in its folder annotations. "
         f"`fuseprompt datasets {dataset}` says where people get it."
     )
+
+
+def _check_folder(root: Path, of: str) -> None:
+    if not root.is_dir():
+        what = "is no folder" if root.exists() else "no such folder"
+        raise DatasetError(f"{root}: {what}. --root is the folder of the {of}.")
 
 
 def _check(rows: Iterable[Row], name: str, known: Sequence[str]) -> None:
@@ -161,8 +166,7 @@ def _read_folder(
     root: Path, source: Source, folders: ImageFolders
 ) -> tuple[list[Item], tuple[str, ...]]:
     """Return the images of a folder (not of its sub-folders) and those that its captions name."""
-    if not root.is_dir():
-        raise DatasetError(f"{root}: no such folder. --root is the folder of the images.")
+    _check_folder(root, "images")
     try:
         names = [image.name for image in list_images(root)]
         left = describe_left_alone(root, with_others=False)

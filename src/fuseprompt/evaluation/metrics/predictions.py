@@ -15,6 +15,7 @@ from fuseprompt.evaluation.datasets.files import (
     json_lines,
     last_part,
     read_json,
+    short,
 )
 
 #: Fields of the caption, best first, and of the image.
@@ -109,7 +110,7 @@ def _read(file: Path, fields: tuple[str, ...]) -> Iterator[Prediction]:
         if not names or key is None:
             raise MetricError(
                 f"{record.place}: expected one of {', '.join(_NAME)} and one of "
-                f"{', '.join(fields)}; found {', '.join(sorted(record.fields)) or 'nothing'}."
+                f"{', '.join(fields)}; found {record.names}."
             )
         both = tuple(each for name in names for each in (name, last_part(name)))
         caption = _text(record.fields[key], record.place)
@@ -121,7 +122,7 @@ def _text(value: Any, place: str) -> str:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
-        what = f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+        what = f"a list of {len(value)}" if isinstance(value, list) else short(value)
         raise MetricError(f"{place}: the caption is {what}, expected a text.")
     return value
 

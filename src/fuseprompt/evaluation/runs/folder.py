@@ -143,7 +143,7 @@ def read_settings(folder: Path) -> tuple[RunSettings, Scope]:
         version, settings, scope = read["format_version"], read["settings"], dict(read["scope"])
         scope["shard"] = Shard(**scope["shard"])
         known, differing = Scope(**scope), set(settings) ^ set(RunSettings.__dataclass_fields__)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             f"{folder}: no run, there is no {SETTINGS} in it. Expected a folder that `fuseprompt "
             "evaluate` or `fuseprompt merge` has made."
