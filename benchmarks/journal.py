@@ -4,6 +4,7 @@ Every benchmark appends a line per finished item and skips what its journal alre
 be stopped at any time. This file measures nothing. Read next: `photos/tune_weights.py`.
 """
 
+import gzip
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -15,14 +16,16 @@ class Journal:
     """Rows in a file, one JSON object a line, each with a distinct key.
 
     Args:
-        path: The file; made at the first row.
+        path: The file; made at the first row. A committed one may be compressed (.gz), to be read.
     """
 
     def __init__(self, path: Path) -> None:
         """Read the rows that are there; a line cut off by a kill is left out."""
         self._path = path
         self.rows: dict[str, dict[str, Any]] = {}
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        content = path.read_bytes() if path.exists() else b""
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        lines = content.decode("utf-8").splitlines()
         for line in lines:
             try:
                 row = json.loads(line)

@@ -29,7 +29,7 @@ PAIRS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 #: Weights of the objectives beside fluency, as `caption` had them when results/fidelity.md was
-#: measured; a tone weighs 1 there since (docs/decisions.md).
+#: measured, a tone at temperature 1. What ships weighs it 3 at temperature 3 (docs/decisions.md).
 WEIGHTS: Final[Mapping[str, float]] = {"similarity": 12.0, "image": 12.0, "sentiment": 2.0}
 
 

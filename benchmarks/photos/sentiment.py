@@ -45,7 +45,7 @@ GROUP = 6
 def main() -> None:
     """Read the command line, caption, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of fetch_data.py")
+    parser.add_argument("--data", type=Path, help="folder of fetch_data.py; to caption")
     parser.add_argument("--journal", type=Path, required=True, help="JSON lines, made or continued")
     parser.add_argument("--tune", action="store_true", help="choose the weight")
     parser.add_argument("--weight", type=float, default=WEIGHTS["sentiment"])
@@ -56,6 +56,8 @@ def main() -> None:
     if args.report:
         (report_tuning if args.tune else report)(list(journal.rows.values()))
         return
+    if args.data is None:
+        parser.error("--data is needed to caption")
     torch.set_num_threads(args.threads)
     models = load_models(OFFLINE, with_sentiment=True)
     if not args.tune:

@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 #: What arms are called in the tables.
 TITLES: Mapping[str, str] = {
     "none": "no gradient",
-    "context-free": "context-free table (best)",
+    "context-free": "context-free table",
     "tproduct": "the paper's transfer",
     "sum": "direct gradient + table",
     "alone": "language model alone",
@@ -63,14 +63,15 @@ def main() -> None:
     """Read the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--journal", type=Path, required=True, help="of stamps_table.py")
-    parser.add_argument("--data", type=Path, required=True, help="folder of fetch_data.py")
+    parser.add_argument("--data", type=Path, help="folder of fetch_data.py; without, no metrics")
     parser.add_argument("--spice-folder", type=Path, help="folder of Stanford CoreNLP 3.6.0")
     args = parser.parse_args()
     arms = complete_rows(Journal(args.journal).rows.values())
     count = len(arms[ARMS[0]])
     print(f"{count} pictures.\n")
     if count:
-        print(metric_table(arms, args.data, spice_folder=args.spice_folder), end="\n\n")
+        if args.data is not None:
+            print(metric_table(arms, args.data, spice_folder=args.spice_folder), end="\n\n")
         print(loss_table(arms), end="\n\n")
         for base in ("none", "context-free"):
             print(difference_table(arms, base), end="\n\n")

@@ -7,6 +7,9 @@ goes on where it was; exact scores are shared through the disk.
 
     python -m benchmarks.search_budget --data DATA --run FOLDER --hours 2
     python -m benchmarks.search_budget --run FOLDER --report benchmarks/results/search-budget.md
+    python -m benchmarks.search_budget --shipped --run FOLDER --budgets 16 64
+
+The journal of the last one is benchmarks/results/shipped-sentiment.jsonl.gz.
 
 Results: benchmarks/results/search-budget.md. Read next: `problems.py`.
 """
@@ -25,7 +28,15 @@ from torch import Tensor
 from benchmarks.journal import Journal
 from benchmarks.search_budget.arms import ARMS, EVERYTHING, LM, MAIN_ARMS
 from benchmarks.search_budget.meter import Meter, metered, rate
-from benchmarks.search_budget.problems import Item, all_items, objective, pilot_items, problem
+from benchmarks.search_budget.problems import (
+    SHIPPED,
+    Item,
+    all_items,
+    objective,
+    pilot_items,
+    problem,
+    tone_items,
+)
 from fuseprompt.methods.autodan import AutoDAN, AutoDANState
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.text.retokenize import PaddedIds
@@ -76,27 +87,33 @@ class Work:
 def main() -> None:
     """Read the command line, search, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="folder of journal and scores")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="folder of journal and scores, or a journal"
+    )
     parser.add_argument("--data", type=Path, help="folder of training/fetch_data.py")
     parser.add_argument("--hours", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--arms", nargs="+", default=[*ARMS, "everything"], help="only these")
     parser.add_argument("--budgets", nargs="+", type=int, default=[16, 64, 256, 512])
     parser.add_argument("--first", type=int, default=40, help="problems from the top of the list")
     parser.add_argument("--pilot", action="store_true", help="tuning pictures in place of problems")
+    parser.add_argument("--shipped", action="store_true", help="only tones, as captions have them")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--report", type=Path, help="write page and plot of a journal")
     args = parser.parse_args()
-    journal = Journal(args.run / "journal.jsonl")
+    journal = Journal(args.run if args.run.is_file() else args.run / "journal.jsonl")
     if args.report is not None:
-        from benchmarks.search_budget.report import write
+        from benchmarks.search_budget.report import write, write_shipped
 
-        write(journal, args.report)
+        (write_shipped if args.shipped else write)(journal, args.report)
         return
-    if args.data is None:
+    if args.data is None and not args.shipped:
         parser.error("--data is needed to search")
     torch.set_num_threads(args.threads)
     until = time.monotonic() + args.hours * 3600
-    items = pilot_items() if args.pilot else all_items(args.data, read_captions())
+    if args.shipped:
+        items = tone_items(read_captions(), SHIPPED)
+    else:
+        items = pilot_items() if args.pilot else all_items(args.data, read_captions())
     for work in plan(items[: args.first]):
         if work.key in journal or work.arm not in args.arms:
             continue

@@ -21,6 +21,7 @@ from benchmarks.search_budget.arms import EVERYTHING, LM
 
 TABLE = "table"
 BEGIN, END = "<!-- made by search_budget.py: begin -->", "<!-- made by search_budget.py: end -->"
+SHIPPED_BEGIN, SHIPPED_END = (mark.replace("made", "shipped, made") for mark in (BEGIN, END))
 _DRAWS = 1_000
 #: Fewer problems say nothing about their spread; such rows are left out.
 _FEWEST = 5
@@ -183,10 +184,19 @@ def write(journal: Journal, page: Path) -> None:
             "### Scoring everything\n\n" + _everything_table(results),
         ]
     )
-    text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}", "utf-8")
+    _put(tables, page, BEGIN, END)
     plot(results, page.with_suffix(".png"))
+
+
+def write_shipped(journal: Journal, page: Path) -> None:
+    """Write the table of the tones as captions have them between its marks of a page."""
+    _put(_cost_table(read(journal)), page, SHIPPED_BEGIN, SHIPPED_END)
+
+
+def _put(tables: str, page: Path, begin: str, end: str) -> None:
+    text = page.read_text("utf-8") if page.exists() else f"{begin}\n{end}\n"
+    before, _, rest = text.partition(begin)
+    page.write_text(f"{before}{begin}\n\n{tables}\n\n{end}{rest.partition(end)[2]}", "utf-8")
 
 
 def _arms(results: Results) -> list[str]:

@@ -1,6 +1,7 @@
 """The search budget: what is counted, what is kept on disk, what the report says."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,14 +9,17 @@ import torch
 from PIL import Image
 
 from benchmarks.journal import Journal
+from benchmarks.search_budget import problems
 from benchmarks.search_budget import report as budget_report
 from benchmarks.search_budget.__main__ import plan, search
 from benchmarks.search_budget.arms import ARMS, LM, WordsOnly, most_points
 from benchmarks.search_budget.meter import KnownScores, Meter, RememberingLM, metered
-from benchmarks.search_budget.problems import Item
+from benchmarks.search_budget.problems import SHIPPED, Item
 from benchmarks.search_budget.report import (
     BEGIN,
     END,
+    SHIPPED_BEGIN,
+    SHIPPED_END,
     crossing,
     differences,
     equal_budget,
@@ -23,13 +27,19 @@ from benchmarks.search_budget.report import (
     shared_problems,
     well_covered,
     write,
+    write_shipped,
 )
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.objective import BoundObjective, Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency, ImageText
 from fuseprompt.proposals import Gradient, Positions
-from tests.tiny import clip, gpt2
+from fuseprompt.tasks.caption import objective_of
+from fuseprompt.tasks.models import CaptionModels
+from fuseprompt.tasks.settings import CaptionSettings
+from tests.tiny import classifier, clip, gpt2
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def bound(writer: Any = None) -> BoundObjective:
@@ -233,3 +243,35 @@ def test_the_page_keeps_what_stands_around_the_tables(tmp_path, monkeypatch) -> 
     assert "old" not in text
     assert "| 64 | table | 2 | 2.50 |" in text
     assert page.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_the_committed_journal_makes_the_table_of_tones_as_they_ship(tmp_path) -> None:
+    page = RESULTS / "search-budget.md"
+    journal = Journal(RESULTS / "shipped-sentiment.jsonl.gz")
+    assert {row["kind"] for row in journal.rows.values()} == {SHIPPED}
+    copy = tmp_path / page.name
+    before, _, after = page.read_text("utf-8").partition(SHIPPED_BEGIN)
+    copy.write_text(
+        f"{before}{SHIPPED_BEGIN}{SHIPPED_END}{after.partition(SHIPPED_END)[2]}", "utf-8"
+    )
+    write_shipped(journal, copy)
+    assert copy.read_text("utf-8") == page.read_text("utf-8")
+
+
+def test_tones_as_they_ship_are_those_of_captions(monkeypatch) -> None:
+    monkeypatch.setattr(problems, "_writer", gpt2)
+    monkeypatch.setattr(problems, "_model", lambda _: classifier())
+    problems.objective.cache_clear()
+    captions = [f"a caption of the number {i}" for i in range(60)]
+    shipped = problems.tone_items(captions, SHIPPED)
+    of_captions = objective_of(
+        CaptionSettings(sentiment="positive"), CaptionModels(gpt2(), clip(), classifier())
+    )
+    (term,) = problems.objective(SHIPPED).terms
+    assert term == of_captions.terms[-1]
+    old = problems.objective("sentiment").terms[0]
+    assert (old.weight, old.temperature) == (2.0, 1.0)
+    assert [item.target for item in shipped] == ["positive", "negative"] * 4
+    one = problems.problem(shipped[0], RESULTS)
+    assert (dict(one.targets), one.prefix) == ({"sentiment": "positive"}, shipped[0].prefix)
+    problems.objective.cache_clear()

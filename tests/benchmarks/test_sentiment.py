@@ -4,13 +4,17 @@ The lexicons are packages that a test machine does not have; a small one stands 
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.journal import Journal
 from benchmarks.photos import sentiment
 from benchmarks.photos.sentiment import meets_rule
 from benchmarks.photos.sentiment_judges import label, most_frequent_word, split_possessives
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 TONES = ("positive", "negative", "neutral")
 
@@ -99,3 +103,28 @@ def test_the_report_compares_with_the_neutral_caption_of_the_same_picture(
     assert image == {"image, positive - neutral": want, "relative": 0.05}
     assert fluency["fluency, positive - neutral"]["mean"] == 0.5
     assert len([line for line in printed if line.startswith("|")]) == 6
+
+
+def test_the_committed_journal_makes_the_tables_of_the_page(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sentiment, "Judges", FakeJudges)
+    page = (RESULTS / "sentiment.md").read_text("utf-8")
+    lines = page.replace("| .", "| 0.").replace("[.", "[0.").replace(", .", ", 0.").splitlines()
+    sentiment.report(list(Journal(RESULTS / "sentiment.jsonl").rows.values()))
+    printed = capsys.readouterr().out.splitlines()
+    found = [json.loads(line) for line in printed[:8]]
+    assert found[0] == {"pictures": 60, "weights": [3.0]}
+    for line in found[1:4]:
+        begin = f"| {line['tone']} | {60 * line['classifier']:.0f} of 60 |"
+        (row,) = [row for row in lines if row.startswith(begin)]
+        assert f"| {line['fluency']:.2f} | {line['image']:.3f} |" in row
+    for image, fluency in (found[4:6], found[6:8]):
+        name = f"{next(iter(image)).partition(', ')[2]}"
+        shown = "| {} | {} | {:.1f} % | {} |".format(
+            name,
+            "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**image[f"image, {name}"]),
+            100 * image["relative"],
+            "{mean:.2f} [{low:.2f}, {high:.2f}]".format(**fluency[f"fluency, {name}"]),
+        )
+        assert shown in lines
+    assert len(printed) == 8 + 12
+    assert set(printed[8:]) <= set(lines)

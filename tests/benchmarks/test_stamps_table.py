@@ -1,13 +1,24 @@
 """The table of stamps: what is compared with what, and what counts as a shared word."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
-from benchmarks.photos.stamps_scores import complete_rows, difference_table, shares_a_word
+from benchmarks.journal import Journal
+from benchmarks.photos.stamps_scores import (
+    TITLES,
+    caption_table,
+    complete_rows,
+    difference_table,
+    loss_table,
+    shares_a_word,
+)
 from benchmarks.photos.stamps_table import ARMS, BASELINES, PROPOSALS, arm_settings
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def row(arm: str, picture: str, **changes: Any) -> dict[str, Any]:
@@ -81,6 +92,19 @@ def test_differences_are_paired_with_those_of_the_same_picture() -> None:
     assert "-0.300 [-0.300, -0.300]" in changed
     assert "-2.000 [-2.000, -2.000]" in changed
     assert lines[-1].endswith("| - |")
+
+
+def test_the_committed_journal_makes_the_tables_of_the_page() -> None:
+    page = (RESULTS / "offline-table.md").read_text("utf-8")
+    arms = complete_rows(Journal(RESULTS / "offline-table.jsonl").rows.values())
+    tables = [loss_table(arms), caption_table(arms)]
+    tables += [difference_table(arms, base) for base in ("none", "context-free")]
+    for table in tables:
+        assert table in page
+    shared = [
+        f"| {TITLES[a]} | {100 * fmean(map(shares_a_word, r)):.0f} % |" for a, r in arms.items()
+    ]
+    assert all(line in page for line in shared)
 
 
 def test_arms_differ_in_the_proposal_alone() -> None:
