@@ -1,7 +1,9 @@
 """Search methods: one method, one file."""
 
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.methods.gcg import GCG
 from fuseprompt.methods.local_search import LocalSearch
 from fuseprompt.methods.published import PublishedSearch
+from fuseprompt.methods.random_search import RandomSearch
 
-__all__ = ["AutoDAN", "LocalSearch", "PublishedSearch"]
+__all__ = ["GCG", "AutoDAN", "LocalSearch", "PublishedSearch", "RandomSearch"]

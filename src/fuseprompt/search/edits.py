@@ -5,11 +5,10 @@ at the end of a word, or in place of a word's last token. Words can also be remo
 is encoded again from its text, so that ids never go astray.
 """
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,30 +17,17 @@ from torch import Tensor
 from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.proposals.base import Positions, Proposal
 from fuseprompt.search.candidates import Proposer, lowest
+from fuseprompt.search.places import (
+    INSERT,
+    LENGTHEN,
+    REPLACE,
+    REPLACING,
+    RESPELL,
+    Place,
+    find_places,
+)
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.token_classes import SENTENCE_ENDS
-
-#: A word with its blank, and the punctuation that closes it and stays where it is.
-_WORD: Final = re.compile(r"\s?(?P<core>\S*?)(?P<rest>[.,;:!?)\"']*)(?=\s|$)")
-
-#: Kinds of places: what a token there does.
-REPLACE, INSERT, LENGTHEN, RESPELL = range(4)
-
-
-@final
-@dataclass(frozen=True)
-class Place:
-    """Where a token may go in a text: between `left` and `right`, after `index` of its tokens.
-
-    `removed` tokens of the text are between the two.
-    """
-
-    row: int
-    kind: int
-    left: str
-    right: str
-    index: int
-    removed: int
 
 
 @final
@@ -155,42 +141,14 @@ class Edits:
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """All places of all texts."""
-        return tuple(place for row in range(len(self.texts)) for place in self._places_of(row))
-
-    def _places_of(self, row: int) -> Iterator[Place]:
-        text, prefix = self.texts[row], self.bound.problems[self.problems[row]].prefix
-        _, offsets = self.bound.objective.primary.tokenizer.encode_with_offsets(text)
-        ends = [end for _, end in offsets]
-
-        def place(kind: int, start: int, stop: int) -> Place | None:
-            # A token that reaches over a border leaves no place for another there.
-            if any(begin < cut < end for begin, end in offsets for cut in (start, stop)):
-                return None
-            index = sum(end <= start for end in ends)
-            removed = sum(end <= stop for end in ends) - index
-            return Place(row, kind, text[:start], text[stop:], index, removed)
-
-        found = []
-        for start, stop in self._words(row):
-            found.append(place(REPLACE, start, stop))
-            if start > 0:
-                found.append(place(INSERT, start, start))
-            if stop > len(prefix):
-                found.append(place(LENGTHEN, stop, stop))
-            first = start + int(text[start].isspace())
-            inside = [begin for begin, end in offsets if first < begin and end == stop]
-            if inside:
-                found.append(place(RESPELL, inside[0], stop))
-        end = len(text.rstrip(".,;:!?)\"'"))
-        if end >= max(len(prefix), 1):
-            found.append(place(INSERT, end, end))
-        yield from (one for one in found if one is not None)
-
-    def _words(self, row: int) -> list[tuple[int, int]]:
-        """Return where each word after the prefix begins, with its blank, and ends."""
-        text, prefix = self.texts[row], self.bound.problems[self.problems[row]].prefix
-        words = (m for m in _WORD.finditer(text, len(prefix)) if m["core"])
-        return [(m.start(), m.end("core")) for m in words]
+        tokenizer = self.bound.objective.primary.tokenizer
+        prefixes = [self.bound.problems[p].prefix for p in self.problems]
+        pairs = zip(self.texts, prefixes, strict=True)
+        return tuple(
+            place
+            for row, (text, prefix) in enumerate(pairs)
+            for place in find_places(tokenizer, text, prefix, row)
+        )
 
     @cached_property
     def _fluency(self) -> tuple[Float[Tensor, "p v"], Float[Tensor, " p"]]:
@@ -236,7 +194,7 @@ class Edits:
             for row, i in enumerate(whole):
                 if not self.places[i].left:
                     first, alike = classes.first_words.to(device)
-                    column = torch.searchsorted(ids, alike)
+                    column = torch.searchsorted(ids, alike.contiguous())
                     scores[i] = float("inf")
                     scores[i, first] = expected[i, first] + moved[row, column]
         inside = [i for i, p in enumerate(self.places) if p.kind in (LENGTHEN, RESPELL)]
@@ -296,7 +254,7 @@ class Edits:
         """Return for each text `count` draws, all alike, from the best tokens that replace some."""
         # One seed for each text, so that a draw does not depend on other texts.
         places, tokens = self._top(per_place)
-        replaces = torch.tensor([p.kind in (REPLACE, RESPELL) for p in self.places])
+        replaces = torch.tensor([p.kind in REPLACING for p in self.places])
         row_of = torch.tensor([p.row for p in self.places])
         drawn = []
         for row, seed in enumerate(seeds):
@@ -305,6 +263,26 @@ class Edits:
             drawn.append(mine[torch.randperm(len(mine), generator=generator)[:count]])
         chosen = torch.cat(drawn)
         return self.take(places[chosen], tokens[chosen])
+
+    def draw(self, count: int, seeds: Sequence[int]) -> Candidates:
+        """Return for each text `count` draws of a place where a token replaces, and of any token.
+
+        All places of a text are alike, and so are all tokens that may stand there.
+        """
+        classes = self.editor.proposer.classes
+        internal = torch.nonzero(classes.word_internal).flatten()
+        places: list[int] = []
+        tokens: list[int] = []
+        for row, seed in enumerate(seeds):
+            mine = [i for i, p in enumerate(self.places) if p.row == row and p.kind in REPLACING]
+            generator = torch.Generator().manual_seed(seed)
+            for where, which in torch.rand(count if mine else 0, 2, generator=generator).tolist():
+                place = mine[int(where * len(mine))]
+                initial = classes.initial_ids if self.places[place].left else classes.first_words[0]
+                allowed = internal if self.places[place].kind == RESPELL else initial
+                places.append(place)
+                tokens.append(int(allowed[int(which * len(allowed))]))
+        return self.take(torch.tensor(places).long(), torch.tensor(tokens).long())
 
     def _top(self, per_place: int) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"]]:
         """Return places and tokens of the lowest scores at each place, place by place."""

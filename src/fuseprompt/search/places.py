@@ -1,0 +1,64 @@
+"""Places in a text where an edit may put a token."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from fuseprompt.text.tokenizer import Tokenizer
+
+#: A word with its blank, and the punctuation that closes it and stays where it is.
+_WORD: Final = re.compile(r"\s?(?P<core>\S*?)(?P<rest>[.,;:!?)\"']*)(?=\s|$)")
+
+#: Kinds of places: what a token there does.
+REPLACE, INSERT, LENGTHEN, RESPELL = range(4)
+
+#: The kinds where a token takes the place of others.
+REPLACING: Final = (REPLACE, RESPELL)
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where a token may go in a text: between `left` and `right`, after `index` of its tokens.
+
+    `removed` tokens of the text are between the two.
+    """
+
+    row: int
+    kind: int
+    left: str
+    right: str
+    index: int
+    removed: int
+
+
+def find_places(tokenizer: Tokenizer, text: str, prefix: str, row: int) -> Iterator[Place]:
+    """Yield the places of a text after its prefix, word by word; `row` is kept in each."""
+    _, offsets = tokenizer.encode_with_offsets(text)
+    ends = [end for _, end in offsets]
+
+    def place(kind: int, start: int, stop: int) -> Place | None:
+        # A token that reaches over a border leaves no place for another there.
+        if any(begin < cut < end for begin, end in offsets for cut in (start, stop)):
+            return None
+        index = sum(end <= start for end in ends)
+        removed = sum(end <= stop for end in ends) - index
+        return Place(row, kind, text[:start], text[stop:], index, removed)
+
+    found = []
+    words = (m for m in _WORD.finditer(text, len(prefix)) if m["core"])
+    for start, stop in ((m.start(), m.end("core")) for m in words):
+        found.append(place(REPLACE, start, stop))
+        if start > 0:
+            found.append(place(INSERT, start, start))
+        if stop > len(prefix):
+            found.append(place(LENGTHEN, stop, stop))
+        first = start + int(text[start].isspace())
+        inside = [begin for begin, end in offsets if first < begin and end == stop]
+        if inside:
+            found.append(place(RESPELL, inside[0], stop))
+    end = len(text.rstrip(".,;:!?)\"'"))
+    if end >= max(len(prefix), 1):
+        found.append(place(INSERT, end, end))
+    yield from (one for one in found if one is not None)
