@@ -1,5 +1,6 @@
 """The objective: terms with weights, problems with targets, and what texts must keep to."""
 
+from fuseprompt.objective.activation import Activation, HiddenStates
 from fuseprompt.objective.bound_term import JointTerm, Term
 from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
@@ -22,6 +23,7 @@ from fuseprompt.objective.terms import (
 )
 
 __all__ = [
+    "Activation",
     "BoundObjective",
     "Constraint",
     "Continuation",
@@ -29,6 +31,7 @@ __all__ = [
     "Evaluation",
     "Fluency",
     "Forbid",
+    "HiddenStates",
     "ImageText",
     "JointTerm",
     "Label",

@@ -236,7 +236,7 @@ def _is_several(target: Any) -> bool:
 def _direction(term: ImageText | TextSimilarity | Contrast, target: Any) -> Float[Tensor, " o"]:
     """Return a vector of a model's outputs with length 1."""
     vector = torch.as_tensor(target, dtype=torch.float32).detach().cpu()
-    width, length = _read_texts(term, ["a"]).shape[1], float(vector.norm())
+    width, length = count_outputs(term.model), float(vector.norm())
     if len(vector) != width or not 0.0 < length < float("inf"):
         raise ProblemError(
             f"Term {term.name!r}: got a vector of {len(vector)} numbers and length {length:g}; the "
@@ -247,10 +247,18 @@ def _direction(term: ImageText | TextSimilarity | Contrast, target: Any) -> Floa
 
 def _read_texts(term: Term, texts: Sequence[Any]) -> Float[Tensor, "n o"]:
     """Return the features of target texts."""
-    tokenizer = term.model.tokenizer
-    rows = tokenizer.encode_batch([check_text(term.name, t, term.model) for t in texts])
-    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
-    return term.model.outputs(ids).cpu()
+    return _read(term.model, [check_text(term.name, t, term.model) for t in texts])
+
+
+def _read(model: TextModel, texts: list[str]) -> Float[Tensor, "n o"]:
+    add = model.tokenizer.add_special_tokens
+    ids = PaddedIds.from_lists([add(row) for row in model.tokenizer.encode_batch(texts)])
+    return model.outputs(ids).cpu()
+
+
+def count_outputs(model: TextModel) -> int:
+    """Return how wide the outputs of a model are, which it is asked for a short text."""
+    return int(_read(model, ["a cat"]).shape[1])
 
 
 def _check_temperature(name: str, temperature: float) -> None:

@@ -105,7 +105,7 @@ class _AdditiveScorer:
         known = rows.clamp_min(0)
         if not rows.numel() or not len(state.vectors):
             moved = torch.zeros(len(positions), len(rows), device=own.device)
-        elif self.is_linear and _is_unit(own):
+        elif self.is_linear:
             moved = self._projected(own, positions.problems, share)[:, known]
         else:
             # One position after another: outputs of all words are as large as the table.
@@ -170,7 +170,7 @@ class _AdditiveScorer:
     def _projected(
         self, own: Float[Tensor, "n o"], problems: Int[Tensor, " n"], share: Float[Tensor, " n"]
     ) -> Float[Tensor, "n r"]:
-        """Return what `_losses` does for all rows, of a linear loss on the sphere."""
+        """Return what `_losses` does for all rows, of a linear loss."""
         # With a the text's output, d the difference, s the share and g the gradient, the loss is
         # c + g.(a + s d) / |a + s d|: three dot products with the rows, and no output is made.
         with torch.enable_grad():
@@ -181,6 +181,8 @@ class _AdditiveScorer:
         vectors, mean, s = self.state.vectors, self.state.mean, share[:, None]
         along = (vectors @ own.T - own @ mean).T  # a.d, shape (n, r)
         across = (vectors @ gradient.T - gradient @ mean).T  # g.d
+        if not _is_unit(own):
+            return losses[:, None] + s * across
         length = (own.square().sum(1)[:, None] + 2 * s * along + s**2 * self.state.squares).sqrt()
         return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
 

@@ -1,0 +1,246 @@
+"""Activations: texts that drive a unit, a direction or an SAE latent of a layer of a model."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fuseprompt.errors import ModelError, ProblemError
+from fuseprompt.models.base import TextModel
+from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
+from fuseprompt.objective.terms import count_outputs
+from fuseprompt.text.retokenize import PaddedIds, concatenate
+from fuseprompt.text.tokenizer import Tokenizer
+
+#: How the activations of a text's tokens become one.
+POOLS: Final = ("max", "last", "mean")
+
+
+class _Reached(Exception):  # noqa: N818
+    """The layer that was asked for has answered: what comes after it need not be computed."""
+
+
+@final
+class HiddenStates:
+    """What a layer makes of a text: a `TextModel` whose outputs are pooled activations.
+
+    The tokens of the text count, not the special ones around it. With `pool="max"` the largest
+    activation of any token counts, for each output alone.
+
+    Attributes:
+        thresholds: What an output must exceed to be active in an SAE, shape (o,); else `None`.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        layer: int | str,
+        *,
+        pool: str = "max",
+        directions: Float[Tensor, "o h"] | None = None,
+        offsets: Float[Tensor, " o"] | None = None,
+    ) -> None:
+        """Hook a layer of a model; its weights are shared.
+
+        Args:
+            model: A sentence encoder, a classifier or a causal language model.
+            layer: The number of a block, from 0 on (its output is the residual stream), or the name
+                of any module in the model that gives a vector for each token.
+            pool: "max", "last" or "mean" over the tokens of the text.
+            directions: What the outputs are: the products with these vectors. By default they are
+                the units of the layer.
+            offsets: What is added to each product.
+
+        Raises:
+            ModelError: If there is no such layer, or it gives no vectors of the directions' width.
+        """
+        if not isinstance(model, SentenceEncoder | Classifier | CausalLM):
+            raise ModelError(
+                f"{model.name}: expected a sentence encoder, a classifier or a causal language "
+                f"model, got {type(model).__name__}."
+            )
+        if pool not in POOLS:
+            raise ModelError(f"pool must be one of {list(POOLS)}, was: {pool!r}.")
+        self._model = model
+        self._layer = _find_layer(model.module, layer, model.name)
+        self._pool = pool
+        self._directions: Tensor | None = None
+        self._offsets: Tensor | float = 0.0
+        self.thresholds: Float[Tensor, " o"] | None = None
+        self.tokenizer: Tokenizer = model.tokenizer
+        self.max_length: int = model.max_length
+        self.name = f"{model.name} layer {layer} ({pool})"
+        width = count_outputs(self)
+        if directions is not None:
+            if directions.dim() != 2 or directions.shape[1] != width:
+                raise ModelError(
+                    f"{self.name} has {width} units; expected directions of shape (n, {width}), "
+                    f"got {tuple(directions.shape)}."
+                )
+            self._directions = directions.detach().float().to(model.device)
+            if offsets is not None:
+                self._offsets = offsets.detach().float().to(model.device)
+            # Tables on disk go by the name of a model.
+            content = directions.detach().float().cpu().contiguous().view(torch.uint8)
+            self.name += f" {hashlib.sha256(content.numpy().tobytes()).hexdigest()[:8]}"
+
+    @classmethod
+    def of_sae(
+        cls,
+        model: TextModel,
+        layer: int | str,
+        file: str | Path,
+        latents: Sequence[int],
+        *,
+        pool: str = "max",
+    ) -> "HiddenStates":
+        """Return the latents of a sparse autoencoder before their threshold, in this order.
+
+        The safetensors file holds its encoder: `W` of shape (latents, units) or (units, latents),
+        `b` and `threshold` of shape (latents,), which may be left out where they are zero.
+
+        Raises:
+            ModelError: If the file is no such encoder or has no such latent.
+        """
+        try:
+            tensors = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{file} cannot be read as safetensors: {error}.") from None
+        if "W" not in tensors or tensors["W"].dim() != 2:
+            raise ModelError(
+                f"{file}: expected an SAE's encoder with a matrix W, got {sorted(tensors)}."
+            )
+        units = cls(model, layer, pool=pool)
+        weight = tensors["W"] if tensors["W"].shape[1] == count_outputs(units) else tensors["W"].T
+        zero = torch.zeros(len(weight))
+        rows = torch.tensor([_check_number(i, len(weight), f"{file}: latent") for i in latents])
+        states = cls(
+            model, layer, pool=pool, directions=weight[rows], offsets=tensors.get("b", zero)[rows]
+        )
+        states.thresholds = tensors.get("threshold", zero)[rows]
+        return states
+
+    @property
+    def vocabulary(self) -> Float[Tensor, "v d"]:
+        """The model's vocabulary."""
+        return self._model.vocabulary
+
+    def outputs(
+        self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Return the pooled activations of each row of ids, differentiable in `embeds`."""
+        own, before = len(self.tokenizer.prefix_ids), self.tokenizer.prefix_ids
+        if isinstance(self._model, CausalLM) and len(self._model.begin_ids) > own:
+            # Texts of a language model are read after an end of text, or a prompt.
+            before = self._model.begin_ids
+            added = torch.tensor(before).expand(len(token_ids), -1)
+            lengths = torch.full_like(token_ids.lengths, len(before))
+            rest = PaddedIds(token_ids.ids[:, own:], token_ids.lengths - own)
+            token_ids = concatenate(PaddedIds(added, lengths), rest)
+            if embeds is not None:
+                first = self.vocabulary[added.to(self.vocabulary.device)].to(embeds)
+                embeds = torch.cat([first, embeds[:, own:]], dim=1)
+
+        def compute(ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
+            hidden = self._read(ids).float()
+            last = ids.shape[1] - len(self.tokenizer.suffix_ids)
+            # An empty text has the tokens around it alone.
+            hidden = hidden[:, len(before) : last] if last > len(before) else hidden
+            hidden = hidden if self._directions is None else hidden @ self._directions.T
+            hidden = hidden + self._offsets
+            if self._pool == "max":
+                return hidden.amax(dim=1)
+            return hidden[:, -1] if self._pool == "last" else hidden.mean(dim=1)
+
+        return self._model._run(compute, token_ids, embeds=embeds)
+
+    def _read(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b s h"]:
+        """Return what the layer gives for rows of ids."""
+        seen: list[Any] = []
+
+        def keep(_layer: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+            seen.append(output)
+            raise _Reached
+
+        handle = self._layer.register_forward_hook(keep)
+        try:
+            self._model._compute(ids)
+        except _Reached:
+            pass
+        finally:
+            handle.remove()
+        hidden = seen[0] if seen else None
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        if not isinstance(hidden, Tensor) or hidden.shape[:2] != ids.shape or hidden.dim() != 3:
+            got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
+            raise ModelError(
+                f"{self.name}: expected a vector for each token from the layer, got {got}. Choose "
+                "another one."
+            )
+        return hidden
+
+
+@final
+@dataclass(frozen=True)
+class Activation:
+    """Minus the activation of one output of `HiddenStates`, in the layer's own scale, no range.
+
+    The target is the number of the output: a unit of the layer, or a row of its directions. Weights
+    are per unit of activation. An SAE's latent counts before its threshold, below which it would
+    have no slope: where minus the loss is at most the threshold, the latent itself is 0.
+    """
+
+    model: TextModel
+    weight: float = 1.0
+    name: str = "activation"
+    target: str = "unit"
+
+    def encode_target(self, target: Any) -> Float[Tensor, " t"]:
+        """Return 1 for the output asked for, 0 for the others."""
+        count = count_outputs(self.model)
+        if not isinstance(target, int) or not 0 <= target < count:
+            raise ProblemError(
+                f"Term {self.name!r}: no unit {target!r}; {self.model.name} has {count}, numbered "
+                f"0 to {count - 1}."
+            )
+        return torch.nn.functional.one_hot(torch.tensor(target), count).float()
+
+    def compare(
+        self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
+    ) -> Float[Tensor, " b"]:
+        """Return minus the activation."""
+        return -(outputs * targets).sum(dim=-1)
+
+
+def _find_layer(module: nn.Module, layer: int | str, name: str) -> nn.Module:
+    """Return a module by its name, or a block by its number."""
+    modules = dict(module.named_modules())
+    if isinstance(layer, str):
+        if layer not in modules:
+            raise ModelError(
+                f"{name}: no module {layer!r} among its {len(modules)}, which are named like "
+                f"{list(modules)[-1]!r}. A number names one of its blocks."
+            )
+        named: nn.Module = modules[layer]
+        return named
+    lists = [m for m in modules.values() if isinstance(m, nn.ModuleList)]
+    if not lists:
+        raise ModelError(f"{name}: it has no list of blocks. Give the name of a module as layer.")
+    blocks = max(lists, key=len)
+    block: nn.Module = blocks[_check_number(layer, len(blocks), f"{name}: layer")]
+    return block
+
+
+def _check_number(number: int, count: int, what: str) -> int:
+    """Return a number if there is such a one."""
+    if not 0 <= number < count:
+        raise ModelError(f"{what} {number} is not there: there are {count}, 0 to {count - 1}.")
+    return number
