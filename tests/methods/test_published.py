@@ -1,5 +1,6 @@
 """The search of the paper as printed: an oracle's gradient at the last token, and exact losses."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -20,7 +21,7 @@ from fuseprompt.methods.published import (
     score_tokens,
 )
 from fuseprompt.objective.objective import Objective
-from fuseprompt.objective.problem import Problem
+from fuseprompt.objective.problem import Forbid, Problem
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.hypotheses import Hypotheses
@@ -215,16 +216,42 @@ def test_a_search_ends_where_a_model_has_no_room(monkeypatch):
         state = method.step(state)
     assert (state.num_steps, state.beams[0].embeds.shape[1]) == (2, longest - 1)
     monkeypatch.undo()
-    monkeypatch.setattr(clip(), "max_length", 6)
-    state = method.step(method.init(bound))
-    assert method.is_done(state)
-    assert [found.texts for found in method.finish(state)] == [(PREFIX,)]
+    monkeypatch.setattr(clip(), "max_length", 9)
+    state = method.init(bound)
+    while not method.is_done(state):
+        state = method.step(state)
+    (text,) = (found.active for found in method.finish(state))
+    assert state.num_steps < 9
+    assert text.startswith(PREFIX)
+    assert len(clip().tokenizer.add_special_tokens(clip().tokenizer.encode(text))) <= 9
 
 
-def test_an_empty_prefix_is_refused():
-    bound = objective().bind([problem("")])
-    with pytest.raises(SearchError, match=r"begins with a prefix that tiny-gpt2 .* got ''"):
-        PublishedSearch(tables=tables()).init(bound)
+def test_what_the_paper_has_not_is_refused():
+    terms, method = list(objective().terms), PublishedSearch(tables=tables())
+    fluency = Fluency(gpt2())
+    for given, more, message in (
+        (problem(""), {}, r"begins with a prefix, got ''"),
+        (replace(problem(PREFIX), template="Say {}"), {}, "no templates, got 'Say {}'"),
+        (problem(PREFIX), {"constraints": [Forbid(("a",))]}, "neither constraints nor bounds"),
+        (problem(PREFIX), {"bounds": {"image": 0.5}}, "neither constraints nor bounds"),
+    ):
+        bound = Objective([fluency, *terms], **more).bind([given])
+        with pytest.raises(SearchError, match=message):
+            method.init(bound)
+
+
+@pytest.mark.parametrize("name", ["steps", "search_width", "beam_width"])
+def test_counts_are_checked(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, was: 0"):
+        PublishedSearch(**{name: 0})
+
+
+def test_a_start_is_gone_on_with():
+    start = f"{PREFIX} the big"
+    given = replace(problem(PREFIX), start=start)
+    (result,) = minimize(objective(), PublishedSearch(2, 4, 1, tables()), given)
+    assert result.text.startswith(start)
+    assert result.text != start
 
 
 def test_tables_must_be_those_of_the_models_and_by_the_secondarys_count():

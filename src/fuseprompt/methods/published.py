@@ -27,6 +27,7 @@ from fuseprompt.models.base import HasVocabulary
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective
+from fuseprompt.search.beginnings import begin
 from fuseprompt.search.method import Found, HistoryEntry
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
@@ -57,20 +58,21 @@ class PublishedSearch:
     tokens: Bool[Tensor, " v"] | None = field(default=None, repr=False)
     on_progress: Callable[[int, int], None] | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Check the counts."""
+        for name in ("steps", "beam_width", "search_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
+
     def init(self, bound: BoundObjective) -> "PublishedState":
-        """Return the state before the first step: the prefix of each problem as its only beam."""
+        """Return the state before the first step: the beginning of each text as its only beam."""
         primary = bound.objective.primary
+        _check(bound)
+        begun = begin(bound)
         beams = []
-        for problem in bound.problems:
-            ids = primary.tokenizer.encode(problem.prefix)
-            if not ids or primary.tokenizer.decode(ids) != problem.prefix:
-                raise SearchError(
-                    f"Problem {problem.id!r}: the published search begins with a prefix that "
-                    f"{primary.name} reads as it is written, got {problem.prefix!r}. Use the "
-                    "paper's, 'An image of'."
-                )
-            embeds = primary.vocabulary[torch.tensor([ids], device=primary.vocabulary.device)]
-            beams.append(Beams(embeds, torch.full((1,), float("inf")), len(ids)))
+        for row, given in zip(begun.token_ids.to_lists(), begun.num_given.tolist(), strict=True):
+            embeds = primary.vocabulary[torch.tensor([row], device=primary.vocabulary.device)]
+            beams.append(Beams(embeds, torch.full((1,), float("inf")), given))
         maps = PublishedMaps(self.tables, self.on_progress)
         tables = {term.name: bound.objective.state(maps, term.term) for term in bound.terms}
         allowed = self.tokens
@@ -202,6 +204,26 @@ def exact_losses(
             losses[fits] = loss.to(losses)
         total = total + term.weight * losses
     return total.float()
+
+
+def _check(bound: BoundObjective) -> None:
+    """Refuse what the paper's search has not."""
+    if bound.objective.constraints or bound.objective.bounds:
+        raise SearchError(
+            "The published search has neither constraints nor bounds; leave them out of the "
+            "objective, or search by AutoDAN."
+        )
+    for problem in bound.problems:
+        if problem.template != "{}":
+            raise SearchError(
+                f"Problem {problem.id!r}: the published search has no templates, got "
+                f"{problem.template!r}. Leave it out, or search by AutoDAN."
+            )
+        if not problem.prefix:
+            raise SearchError(
+                f"Problem {problem.id!r}: the published search begins with a prefix, got ''. Use "
+                "the paper's, 'An image of'."
+            )
 
 
 def _read(term: BoundTerm, texts: list[str]) -> PaddedIds:
