@@ -215,6 +215,17 @@ def test_second_call_fits_nothing_and_returns_the_same(tmp_path, few_words):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("by_pairs", [True, False])
+def test_maps_that_are_fitted_have_the_cases_asked_for(by_pairs, tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    words = tuple(made_up_words(900))
+    monkeypatch.setattr(fuse, "default_words", lambda: words)
+    models = tiny_pair(torch.float32)
+    retokenised = RetokenizationTable(*(model.tokenizer for model in models))
+    state = Fuse(by_pairs=by_pairs).init(*models, retokenised)
+    assert {k > 0 for k, _ in state.maps.jacobians} == {by_pairs}
+
+
 def test_other_settings_or_models_get_a_table_of_their_own(tmp_path, few_words):
     primary, secondary = tiny_pair(torch.float32)
     load_or_fit(primary, secondary, settings=FitSettings(min_words=16), folder=tmp_path)
