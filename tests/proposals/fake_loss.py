@@ -9,7 +9,7 @@ from fuseprompt.models.base import TextModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
-from fuseprompt.objective.terms import Fluency, TextSimilarity
+from fuseprompt.objective.terms import Contrast, Fluency, TextSimilarity
 from fuseprompt.proposals.base import Positions
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
@@ -118,3 +118,13 @@ def text_output(loss: DotLoss, text: str) -> Tensor:
     """Return the model's output for a whole text, shape (o,)."""
     ids = loss.tokenizer.add_special_tokens(loss.tokenizer.encode(text))
     return loss.model.outputs(PaddedIds.from_lists([ids]))[0]
+
+
+def contrast_loss() -> BoundTerm:
+    """Return the loss of a contrast with two groups, beside a problem that has three."""
+    term = Contrast(sentence_encoder(), temperature=0.2)
+    objective = Objective([Fluency(gpt2()), term])
+    groups = [["a cat"], ["the museum", "a dog"], ["people are walking"]]
+    targets = [{"to": ["two people"], "from": groups[:2]}, {"to": ["a"], "from": groups}]
+    problems = [Problem(str(i), {"contrast": target}) for i, target in enumerate(targets)]
+    return objective.bind(problems).terms[0]

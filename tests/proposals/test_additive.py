@@ -11,6 +11,7 @@ from fuseprompt.proposals.base import Positions
 from fuseprompt.proposals.word_table import WordTable, read_in_template
 from fuseprompt.text.retokenize import last_word
 from tests.proposals.fake_loss import (
+    contrast_loss,
     initial_tokens,
     linear_loss,
     similarity_loss,
@@ -36,7 +37,7 @@ def moved(loss, own, move):
     return loss.compare(total[None], torch.tensor([0]))[0]
 
 
-@pytest.mark.parametrize("make", [similarity_loss, linear_loss])
+@pytest.mark.parametrize("make", [similarity_loss, linear_loss, contrast_loss])
 def test_new_words_move_the_texts_output_by_their_row_less_the_mean(make, tmp_path: Path) -> None:
     loss = make()
     scorer, table, state = bound(loss, tmp_path)
@@ -55,7 +56,7 @@ def test_new_words_move_the_texts_output_by_their_row_less_the_mean(make, tmp_pa
                 torch.testing.assert_close(got[i, j], want, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [similarity_loss, linear_loss])
+@pytest.mark.parametrize("make", [similarity_loss, linear_loss, contrast_loss])
 def test_continuations_move_it_by_what_they_make_of_the_last_word(make, tmp_path: Path) -> None:
     loss = make()
     scorer, table, _ = bound(loss, tmp_path)
@@ -151,3 +152,11 @@ def test_the_next_problems_find_all_that_was_made(tmp_path: Path) -> None:
     torch.testing.assert_close(second.word_initial(positions, words), -first)
     assert state.vectors is made[0]
     assert state.mean is made[1]
+
+
+def test_no_output_of_a_word_is_made_where_products_tell_the_loss(tmp_path, monkeypatch) -> None:
+    loss = contrast_loss()
+    scorer, table, _ = bound(loss, tmp_path)
+    monkeypatch.setattr(type(scorer), "_losses", None)
+    positions = Positions(LEFT, RIGHT, torch.tensor([0, 1, 1]))
+    assert scorer.word_initial(positions, initial_tokens(table)[:9]).shape == (3, 9)

@@ -59,6 +59,21 @@ class Term(Protocol):
 
 
 @runtime_checkable
+class ProductTerm(Term, Protocol):
+    """A term that reads of an output nothing but its products with a few directions."""
+
+    def directions(self, targets: Float[Tensor, "b t"], width: int) -> Float[Tensor, "b k o"]:
+        """Return the directions of targets, for outputs of this width."""
+        ...
+
+    def compare_products(
+        self, products: Float[Tensor, "b k"], directions: Float[Tensor, "#b k o"]
+    ) -> Float[Tensor, " b"]:
+        """Return the loss of each output, given its products with the directions of its target."""
+        ...
+
+
+@runtime_checkable
 class JointTerm(Term, Protocol):
     """A term whose model must see text and target together; its `compare` is never called."""
 

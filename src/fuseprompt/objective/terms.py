@@ -188,11 +188,21 @@ class Contrast:
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
         """Return the cross-entropy to the first group."""
-        groups = targets.view(len(targets), -1, outputs.shape[1])
-        products = torch.einsum("bo,bgo->bg", outputs, groups) / self.temperature
+        groups = self.directions(targets, outputs.shape[1])
+        return self.compare_products(torch.einsum("bo,bgo->bg", outputs, groups), groups)
+
+    def directions(self, targets: Float[Tensor, "b t"], width: int) -> Float[Tensor, "b g o"]:
+        """Return the mean features of each group."""
+        return targets.view(len(targets), -1, width)
+
+    def compare_products(
+        self, products: Float[Tensor, "b g"], directions: Float[Tensor, "#b g o"]
+    ) -> Float[Tensor, " b"]:
+        """Return the cross-entropy to the first group, given the mean cosine with each."""
+        logits = products / self.temperature
         # Where problems differ in their number of groups: no mean of unit vectors is all -1.
-        products = products.masked_fill((groups == -1.0).all(dim=-1), -float("inf"))
-        return products.logsumexp(dim=-1) - products[:, 0]
+        logits = logits.masked_fill((directions == -1.0).all(dim=-1), -float("inf"))
+        return logits.logsumexp(dim=-1) - logits[:, 0]
 
     def _features(self, members: Sequence[Any]) -> Float[Tensor, "n o"]:
         """Return the normalised features of each member; texts are read together."""

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
+from fuseprompt.objective.bound_term import BoundTerm, ProductTerm
 from fuseprompt.proposals.base import Positions, Scorer, lengthened_words
 from fuseprompt.proposals.word_table import TemplateReader, WordTable, WordTableState
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
@@ -107,6 +108,8 @@ class _AdditiveScorer:
             moved = torch.zeros(len(positions), len(rows), device=own.device)
         elif self.is_linear:
             moved = self._projected(own, positions.problems, share)[:, known]
+        elif self.products is not None and _is_unit(own):
+            moved = self._by_products(own, positions.problems, share)[:, known]
         else:
             # One position after another: outputs of all words are as large as the table.
             moves = state.vectors[known] - state.mean
@@ -138,6 +141,32 @@ class _AdditiveScorer:
         share = _SHARE_INTERNAL * _shrinkage(positions, added=0).to(own.device)
         moves = after.view(*tokens.shape, -1) - before[:, None]
         return self._losses(own, positions.problems, share[:, None, None] * moves)
+
+    @cached_property
+    def products(self) -> Float[Tensor, "p k o"] | None:
+        """The directions whose products with an output are all that the loss reads."""
+        if not isinstance(self.loss, BoundTerm) or not isinstance(self.loss.term, ProductTerm):
+            return None
+        width = self.state.vectors.shape[1]
+        return self.loss.term.directions(self.loss.targets, width).to(self.state.vectors.device)
+
+    def _by_products(
+        self, own: Float[Tensor, "n o"], problems: Int[Tensor, " n"], share: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n r"]:
+        """Return what `_losses` does for all rows, from products with a few directions."""
+        assert isinstance(self.loss, BoundTerm)
+        assert isinstance(self.loss.term, ProductTerm)
+        assert self.products is not None
+        vectors, mean, losses = self.state.vectors, self.state.mean, []
+        for text, problem, s in zip(own, problems.tolist(), share, strict=True):
+            directions = self.products[problem]  # (k, o)
+            every = torch.cat([directions, text[None]])
+            moves = s * (vectors @ every.T - every @ mean)  # (r, k + 1)
+            length = text.square().sum() + 2 * moves[:, -1] + s**2 * self.state.squares
+            products = directions @ text + moves[:, :-1]
+            products = products / length.sqrt().clamp_min(1e-6)[:, None]
+            losses.append(self.loss.term.compare_products(products, directions[None]))
+        return torch.stack(losses)
 
     def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
         """Return the output of each text without a token at its position; texts once per step."""
