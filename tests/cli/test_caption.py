@@ -387,9 +387,15 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("a.png", "--max-tokens", "0"), "--max-tokens 0: expected a whole number above 0."),
+        (
+            ("a.png", "--max-tokens", "0"),
+            "--max-tokens 0: expected a whole number above 0 and",
+        ),
         (("a.png", "--beam-width", "-1"), "--beam-width"),
-        (("a.png", "--search-width", "-5"), "--search-width -5: expected a whole number above 0."),
+        (
+            ("a.png", "--search-width", "-5"),
+            "--search-width -5: expected a whole number above 0",
+        ),
         (("a.png", "--num-captions", "0"), "--num-captions"),
         (("a.png", "--max-tokens", "-1"), "--max-tokens"),
         (("a.png", "--group-size", "0"), "--group-size"),

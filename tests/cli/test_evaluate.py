@@ -192,7 +192,7 @@ def test_every_sentiment_is_captioned(inline, data, tmp_path, models) -> None:
         (("--sentiment", "glad"), 1, "no label 'glad'; its labels are"),
         (("--split", "none"), 1, "'none' is no split of folder"),
         (("--weight", "tone=1"), 2, "no term 'tone'"),
-        (("--limit", "0"), 2, "--limit 0: expected a whole number above 0"),
+        (("--limit", "0"), 2, "--limit 0: expected a whole number above 0 and below"),
         (("--max-failures", "-1"), 2, "--max-failures"),
         (("--executor", "slurm"), 2, "expected one of local, ray"),
     ],

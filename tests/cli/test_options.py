@@ -71,7 +71,7 @@ def test_an_option_may_have_a_second_spelling(tmp_path: Path) -> None:
     assert read("a", "--how-wide", "5").size.width == 5
     assert read("a", "--config", str(file)).size.width == 6
     assert read("a", "--config", str(file), "--width", "7").size.width == 7
-    with pytest.raises(UsageError, match="--width 0: expected a whole number above 0"):
+    with pytest.raises(UsageError, match="--width 0: expected a whole number above 0 and below"):
         read("a", "--how-wide", "0")
 
 
@@ -92,8 +92,8 @@ def test_help_is_the_docstring_with_the_defaults(capsys: pytest.CaptureFixture[s
     ("argv", "message"),
     [
         ((), "FILE is required (here or in the file of --config)"),
-        (("a", "--width", "0"), "--width 0: expected a whole number above 0."),
-        (("a", "--width", "x"), "--width x: expected a whole number above 0."),
+        (("a", "--width", "0"), "--width 0: expected a whole number above 0 and below 2**31."),
+        (("a", "--width", "x"), "--width x: expected a whole number above 0 and below 2**31."),
         (("a", "--count", "-1"), "--count -1: expected a whole number of at least 0."),
         (("a", "--scale", "nan"), "--scale nan: expected a number above 0."),
         (("a", "--word", " "), "--word  : expected a word in UTF-8."),
@@ -136,7 +136,7 @@ def test_options_win_over_a_file_and_a_file_over_a_preset(tmp_path: Path) -> Non
     ("content", "message"),
     [
         ("widht: 3", "no option 'widht'. Did you mean width?"),
-        ("width: 0", "--width 0: expected a whole number above 0."),
+        ("width: 0", "--width 0: expected a whole number above 0 and below 2**31."),
         ("quiet: 1", "--quiet 1: expected true or false."),
         ("- a", "expected options by name"),
         ("a: [", "not a YAML file"),

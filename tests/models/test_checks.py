@@ -1,11 +1,14 @@
 """The checks at load time: what cannot work is refused, with a sentence that says what to do."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Rust
 from tokenizers import processors
 from transformers import BertModel, ViTConfig, ViTModel
@@ -37,6 +40,20 @@ def fresh(module: Any) -> Any:
     copied = type(module)(copy.deepcopy(module.config))
     copied.load_state_dict(module.state_dict())
     return copied.eval()
+
+
+@pytest.mark.parametrize(
+    "name", ["encoder.layer.1.attention.self.key.weight", "encoder.layer.0.output.dense.bias"]
+)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_weight_that_is_no_number_is_named(name: str, value: float, tmp_path: Path) -> None:
+    """Keys that are NaN count as masked in some attentions, and the outputs stay finite."""
+    folder = save_folder(tmp_path, bert_module(), bert_tokenizer())
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = torch.full_like(tensors[name], value)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"NaN or infinity(, .*Copy|, such as)"):
+        load(folder, device="cpu")
 
 
 def test_a_special_token_twice_before_a_text_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The tokenizer wrapper: nothing added, cleaned, cut or padded; errors that say what to do."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 from tokenizers import models, pre_tokenizers, processors
 
-from fuseprompt.errors import ModelError, TokenizerError
+from fuseprompt.errors import FuseWarning, ModelError, TokenizerError
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES, byte_bpe, end_of_word_bpe, meta_bpe, word_piece
 from tests.tiny import bert_tokenizer, clip_tokenizer, gpt2_tokenizer, llama_tokenizer
@@ -50,6 +51,23 @@ def test_a_backend_that_truncates_and_pads_is_copied_without_either() -> None:
     tokenizer = Tokenizer(rust)
     assert tokenizer.encode(LINES[0]) == byte_bpe().encode(LINES[0])
     assert rust.truncation is not None
+
+
+@pytest.mark.parametrize(("piece", "moved_to"), [("##e", None), ("the", None), ("##e", 500)])
+def test_ids_without_a_token_are_noted_and_the_last_token_counts(
+    piece: str, moved_to: int | None
+) -> None:
+    """A damaged file has them, or a tokenizer to which tokens were added at later ids."""
+    content = json.loads(word_piece()._backend.to_str())
+    vocabulary = content["model"]["vocab"]
+    del vocabulary[piece]
+    if moved_to is not None:
+        vocabulary[piece] = moved_to
+    with pytest.warns(FuseWarning, match=r"the tokenizer has no token for \d+ ids below"):
+        tokenizer = Tokenizer(Rust.from_str(json.dumps(content)))
+    last = max(vocabulary.values())
+    assert tokenizer.vocab_size == len(tokenizer.token_texts) == last + 1
+    assert tokenizer.token_texts[last] != ""
 
 
 @pytest.mark.parametrize("text", ["caf\udce9", "\ud83d", "\udcff a"])

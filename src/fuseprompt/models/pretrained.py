@@ -128,7 +128,7 @@ class PretrainedModel(ABC):
         return [self._compute(self._sample().to(self.device))]
 
     def _check_loaded(self, found: Mapping[str, Iterable[Any]]) -> None:
-        """Refuse a model whose outputs use weights that were not loaded, and so are random.
+        """Refuse a model whose outputs use weights that were not loaded, or that has no numbers.
 
         `found` is what transformers says of the files. What no output uses (a pooler, CLIP's logit
         scale) may be missing.
@@ -136,6 +136,15 @@ class PretrainedModel(ABC):
         Raises:
             ModelError: If there are such weights.
         """
+        # An attention may take scores that are no numbers for masked ones, and so hide them.
+        bad = [
+            n for n, w in self.module.named_parameters() if not w.detach().abs().sum().isfinite()
+        ]
+        if bad:
+            raise ModelError(
+                f"{self.name}: {len(bad)} of its weights hold NaN or infinity, such as {bad[0]}. "
+                "They are damaged: copy or convert them again."
+            )
         sizes = {name: (tuple(got), tuple(want)) for name, got, want in found["mismatched_keys"]}
         state = {
             **dict(self.module.named_parameters(remove_duplicate=False)),

@@ -50,7 +50,9 @@ def read_path(text: str) -> Path:
 
 
 Integer = Annotated[int, Kind("N", "a whole number", int)]
-PositiveInt = Annotated[int, Kind("N", "a whole number above 0", int, lambda n: n > 0)]
+PositiveInt = Annotated[
+    int, Kind("N", "a whole number above 0 and below 2**31", int, lambda n: 0 < n < 2**31)
+]
 NaturalInt = Annotated[int, Kind("N", "a whole number of at least 0", int, lambda n: n >= 0)]
 PositiveFloat = Annotated[float, Kind("X", "a number above 0", float, lambda x: x > 0)]
 Word = Annotated[str, Kind("WORD", "a word in UTF-8", lambda w: read_text(w).strip(), bool)]

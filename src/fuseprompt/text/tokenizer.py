@@ -6,6 +6,7 @@ nothing.
 
 import hashlib
 import re
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from fuseprompt.errors import AlignmentError, TokenizerError, reading
+from fuseprompt.errors import AlignmentError, FuseWarning, TokenizerError, reading
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
@@ -72,7 +73,16 @@ class Tokenizer:
         self.name = name
         self.padding = padding
         self.num_added: int = sum(not t.special for t in added.values())
-        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        used = set(self.ids_by_token.values())
+        self.vocab_size: int = max(used, default=-1) + 1
+        if unused := sorted(set(range(self.vocab_size)) - used):
+            warnings.warn(
+                f"{name}: the tokenizer has no token for {len(unused):,} ids below "
+                f"{self.vocab_size:,}, such as {unused[0]}: texts are read otherwise than by the "
+                "whole one, if its file was damaged.",
+                FuseWarning,
+                stacklevel=2,
+            )
         plain = self.encode(_ANCHOR)
         whole = list(self._backend.encode(_ANCHOR).ids)
         start = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), None)

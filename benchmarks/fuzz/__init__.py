@@ -1,0 +1,1 @@
+"""Damaged inputs, and how each command ends: `python -m benchmarks.fuzz`."""
