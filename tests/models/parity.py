@@ -23,6 +23,7 @@ from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import PrefixCache
+from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests.models.families import LABELS, Family
@@ -177,7 +178,7 @@ def end_error(built: Built) -> float:
     theirs = -logits.softmax(-1)[lm.end_ids].sum().log()
     ids, given = lm.tokenizer.encode(text), len(lm.tokenizer.encode(PREFIX))
     nll = lm.nll([ids], [given])[0]
-    whole = torch.tensor(Fluency(lm).evaluate([text], [PREFIX])[0])
+    whole = torch.tensor(Fluency(lm).evaluate([text], [Problem("0", prefix=PREFIX)])[0])
     by_hand = (_labels_loss(built, text) * (len(nll) - 1) + theirs) / len(nll)
     return max(error(nll[-1], theirs), error(whole, by_hand))
 
