@@ -39,8 +39,8 @@ class LocalSearch:
     steps: int = 40
     proposal: Proposal = field(default_factory=AdditiveWordTable)
     per_place: int = 8
-    search_width: int = 64
-    num_exact: int = 12
+    search_width: int = 32
+    num_exact: int = 8
     patience: int = 4
     restarts: int = 0
     num_tokens: int = 8

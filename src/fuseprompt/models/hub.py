@@ -143,7 +143,7 @@ def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
         return file, True
     offline = ", ".join(OFFLINE_IDS)
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        what = "is no folder and no GGUF file" if folder.exists() else "no such folder"
+        what = "is no folder and no GGUF file" if name and folder.exists() else "no such folder"
         raise MissingModelError(f"{name!r}: {what}. Give a folder, a Hub id, or one of {offline}.")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
