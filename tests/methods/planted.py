@@ -23,10 +23,16 @@ class Reader:
     max_length = tiny.MAX_LENGTH
     name = "reader"
 
-    def __init__(self, tokenizer: Tokenizer, width: int = 8) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        generator = torch.Generator().manual_seed(0)
-        self.vocabulary = torch.randn(tokenizer.vocab_size, width, generator=generator)
+        primary, generator = tiny.gpt2(), torch.Generator().manual_seed(0)
+        self.vocabulary = torch.randn(tokenizer.vocab_size, 16, generator=generator)
+        turned = primary.vocabulary @ torch.linalg.qr(self.vocabulary[:16]).Q
+        # Words of one token in both models are related; those without a blank count least.
+        texts = enumerate(primary.tokenizer.token_texts)
+        for token, text in sorted(texts, key=lambda pair: pair[1].startswith(" ")):
+            if len(ids := tokenizer.encode(text)) == 1:
+                self.vocabulary[ids[0]] = turned[token]
 
     def outputs(self, token_ids: PaddedIds, *, embeds: Tensor | None = None) -> Tensor:
         rows = self.vocabulary[token_ids.ids] if embeds is None else embeds

@@ -3,7 +3,8 @@
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.methods.gcg import GCG
 from fuseprompt.methods.local_search import LocalSearch
+from fuseprompt.methods.pez import PEZ
 from fuseprompt.methods.published import PublishedSearch
 from fuseprompt.methods.random_search import RandomSearch
 
-__all__ = ["GCG", "AutoDAN", "LocalSearch", "PublishedSearch", "RandomSearch"]
+__all__ = ["GCG", "PEZ", "AutoDAN", "LocalSearch", "PublishedSearch", "RandomSearch"]

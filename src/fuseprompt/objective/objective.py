@@ -209,7 +209,7 @@ class BoundObjective:
         nll = -torch.logsumexp(log_probs[:, self.objective.primary.end_ids], dim=1).cpu().double()
         for row, problem in enumerate(problems):
             if after := self.around[problem][1]:
-                nll[row] = -float(log_probs[row, after[0]])
+                nll[row] = -log_probs[row, after[0]].cpu()
         return nll
 
     def allows(self, text: str, problem: int) -> bool:
@@ -238,6 +238,8 @@ class BoundObjective:
         fluency: Sequence[float] | None = None,
     ) -> list[Evaluation]:
         """Return exact losses of whole texts, prefix included; a known `fluency` is taken over."""
+        if not len(texts):
+            return []
         index = torch.tensor(problems, dtype=torch.long)
         if fluency is None:
             fluency = self.objective.fluency.evaluate(texts, [self.problems[p] for p in problems])

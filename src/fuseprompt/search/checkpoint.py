@@ -128,7 +128,10 @@ def _decode(kind: Any, value: Any, tensors: Mapping[str, Tensor], begun: Any = N
         return {key: _decode(args[1], item, tensors) for key, item in value.items()}
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
-        fields = {f.name: _decode(hints[f.name], value[f.name], tensors) for f in _saved(kind)}
+        fields = {
+            f.name: _decode(hints[f.name], value[f.name], tensors, getattr(begun, f.name, None))
+            for f in _saved(kind)
+        }
         make: Any = kind
         return make(**fields) if begun is None else dataclasses.replace(begun, **fields)
     return value
