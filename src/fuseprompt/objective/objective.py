@@ -155,7 +155,8 @@ class Objective:
             # Continuations differ in length; no target vector holds -1 itself.
             targets = pad_sequence(vectors, batch_first=True, padding_value=-1.0)
             bound.append(BoundTerm(term, targets, seeds, self.table(term)))
-        return BoundObjective(self, tuple(problems), tuple(bound), seeds)
+        starts = tuple(p.start for p in problems)
+        return BoundObjective(self, tuple(problems), tuple(bound), seeds, starts)
 
 
 @final
@@ -167,6 +168,9 @@ class BoundObjective:
     problems: tuple[Problem, ...]
     terms: tuple[BoundTerm, ...]
     seeds: tuple[int, ...]
+    starts: tuple[
+        str | None, ...
+    ]  # what a method begins with; of a later one not the problems' own
 
     @cached_property
     def prefixes(self) -> PrefixCache:
@@ -187,8 +191,7 @@ class BoundObjective:
 
     def starting_from(self, texts: Sequence[str]) -> "BoundObjective":
         """Return the same for a method that begins with these texts."""
-        pairs = zip(self.problems, texts, strict=True)
-        return replace(self, problems=tuple(replace(p, start=text) for p, text in pairs))
+        return replace(self, starts=tuple(texts))
 
     @cached_property
     def around(self) -> tuple[tuple[list[int], list[int]], ...]:
@@ -220,6 +223,10 @@ class BoundObjective:
         """Return how many demands of the constraints a text does not meet."""
         own = self.problems[problem]
         return sum((c.missing(text, own) for c in self.objective.constraints), 0.0)
+
+    def demands(self, text: str, problem: int) -> float:
+        """Return by how much the constraints are not met."""
+        return self.missing(text, problem) + float(not self.allows(text, problem))
 
     def wanted(self, text: str, problem: int) -> list[str]:
         """Return what the constraints want to be proposed next."""
@@ -256,6 +263,6 @@ class BoundObjective:
     def weigh(self, text: str, problem: int, terms: Mapping[str, float]) -> Evaluation:
         """Return the evaluation of a text whose terms are known."""
         weights, bounds = self.objective.weights, self.objective.bounds
-        violation = self.missing(text, problem) + float(not self.allows(text, problem))
+        violation = self.demands(text, problem)
         violation += sum(max(0.0, terms[name] - most) for name, most in bounds.items())
         return Evaluation(sum(weights[n] * v for n, v in terms.items()), terms, violation)

@@ -55,7 +55,7 @@ class Problem:
 
 @runtime_checkable
 class Constraint(Protocol):
-    """A rule on the texts of a problem."""
+    """A rule on the texts of a problem: what forbids a text also counts by how much it does."""
 
     def allows(self, text: str, problem: Problem) -> bool:
         """Return whether a partial or finished text may be a candidate."""
@@ -78,9 +78,13 @@ def _has_word(text: str, word: str) -> bool:
 class _Ban:
     """The base of constraints that only forbid."""
 
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return whether nothing is too much."""
+        return self.missing(text, problem) == 0.0
+
     def missing(self, text: str, problem: Problem) -> float:
-        """Return 0: a ban demands nothing."""
-        return 0.0
+        """Return by how much the text is over the limit, in words."""
+        raise NotImplementedError
 
     def wanted(self, text: str, problem: Problem) -> list[str]:
         """Return nothing."""
@@ -100,9 +104,9 @@ class Forbid(_Ban):
             "|".join(rf"(?<!\w){re.escape(w)}(?!\w)" for w in self.words), flags=re.IGNORECASE
         )
 
-    def allows(self, text: str, problem: Problem) -> bool:
-        """Return whether none of the words is in the text."""
-        return not self.words or self._pattern.search(text) is None
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how often one of the words is in the text."""
+        return float(len(self._pattern.findall(text))) if self.words else 0.0
 
 
 @final
@@ -112,9 +116,9 @@ class MaxWords(_Ban):
 
     count: int
 
-    def allows(self, text: str, problem: Problem) -> bool:
-        """Return whether the text has no more words."""
-        return len(text.removeprefix(problem.prefix).split()) <= self.count
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many words the text has more."""
+        return float(max(0, len(text.removeprefix(problem.prefix).split()) - self.count))
 
 
 @final
@@ -124,10 +128,15 @@ class MaxChanged(_Ban):
 
     share: float
 
-    def allows(self, text: str, problem: Problem) -> bool:
-        """Return whether the text is near enough to the start."""
-        start = problem.start or problem.prefix
-        return count_changed(start, text) <= self.share * len(_words(start)) + 1e-9
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many changes are too many; raise a `ProblemError` without a start."""
+        if problem.start is None:
+            raise ProblemError(
+                f"Problem {problem.id!r} has no start, which MaxChanged compares a text with. Set "
+                "Problem(start=...), or leave the constraint out."
+            )
+        allowed = int(self.share * len(_words(problem.start)) + 1e-9)
+        return float(max(0, count_changed(problem.start, text) - allowed))
 
 
 @final

@@ -16,14 +16,14 @@ def begin(bound: BoundObjective) -> Hypotheses:
     """Return the start of each problem without its sentence end, else the prefix, as hypotheses."""
     check(bound)
     problems, primary = bound.problems, bound.objective.primary
-    texts = tuple(_open_start(p) for p in problems)
+    texts = tuple(map(_open_start, bound.starts, problems))
     ids = primary.tokenizer.encode_batch(texts)
     given = primary.tokenizer.encode_batch([p.prefix for p in problems])
-    for problem, row, prefix in zip(problems, ids, given, strict=True):
+    for problem, start, row, prefix in zip(problems, bound.starts, ids, given, strict=True):
         if row[: len(prefix)] != prefix:
             raise SearchError(
                 f"Problem {problem.id!r}: the prefix {problem.prefix!r} is no run of tokens of the "
-                f"start {problem.start!r}. Let the prefix end where a word ends."
+                f"start {start!r}. Let the prefix end where a word ends."
             )
     # Without a prefix, a template, or a token before every text nothing predicts the first token.
     lonely = [not primary.begin_ids and not before for before, _ in bound.around]
@@ -42,10 +42,10 @@ def begin(bound: BoundObjective) -> Hypotheses:
     )
 
 
-def _open_start(problem: Problem) -> str:
-    if problem.start is None:
+def _open_start(start: str | None, problem: Problem) -> str:
+    if start is None:
         return problem.prefix
-    text = problem.start.rstrip("".join(SENTENCE_ENDS)).rstrip()
+    text = start.rstrip("".join(SENTENCE_ENDS)).rstrip()
     return text if len(text) > len(problem.prefix) else problem.prefix
 
 
@@ -53,10 +53,10 @@ def check(bound: BoundObjective) -> None:
     """Refuse a prefix, start or template that cannot be read back, is forbidden or is too long."""
     primary: CausalModel | TextModel = bound.objective.primary
     models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
-    for number, problem in enumerate(bound.problems):
+    for number, (problem, start) in enumerate(zip(bound.problems, bound.starts, strict=True)):
         kinds = {"prefix": problem.prefix}
-        if problem.start is not None:
-            kinds["start"] = problem.start
+        if start is not None:
+            kinds["start"] = start
         for kind, text in kinds.items():
             again = primary.tokenizer.decode(primary.tokenizer.encode(text))
             if again != text or text[-1:].isspace():
@@ -77,7 +77,7 @@ def check(bound: BoundObjective) -> None:
                         f"The {kind} of problem {problem.id!r} has {len(ids) + around} tokens for "
                         f"{model.name}, which takes texts of at most {limit}. Shorten it."
                     )
-        if not bound.allows(problem.prefix, number):
+        if not any(bound.allows(text, number) for text in kinds.values()):
             raise SearchError(
                 f"The prefix {problem.prefix!r} has a forbidden word, so that every text would "
                 "have it. Choose another prefix, or allow the word."
@@ -87,8 +87,8 @@ def check(bound: BoundObjective) -> None:
 def begin_whole(bound: BoundObjective, num_tokens: int) -> tuple[str, ...]:
     """Return a whole text of each problem for edits: its start, or one drawn from the primary."""
     check(bound)
-    drawn = _draw(bound, num_tokens) if any(p.start is None for p in bound.problems) else ()
-    return tuple(drawn[i] if p.start is None else p.start for i, p in enumerate(bound.problems))
+    drawn = () if all(bound.starts) else _draw(bound, num_tokens)
+    return tuple(start or drawn[i] for i, start in enumerate(bound.starts))
 
 
 def _draw(bound: BoundObjective, num_tokens: int) -> list[str]:

@@ -34,6 +34,7 @@ class Edited:
 class EditedProblem:
     """What a search knows of one problem."""
 
+    begun: Edited  # the text before the first step
     current: Edited  # the text that is edited next
     best: tuple[Edited, ...]  # best first
     history: tuple[HistoryEntry, ...] = ()
@@ -58,7 +59,7 @@ class EditState:
         texts = begin_whole(bound, num_tokens)
         exact = bound.evaluate(texts, range(len(texts)))
         begun = [Edited(text, losses) for text, losses in zip(texts, exact, strict=True)]
-        problems = tuple(EditedProblem(one, (one,), visited=(one.text,)) for one in begun)
+        problems = tuple(EditedProblem(one, one, (one,), visited=(one.text,)) for one in begun)
         return cls(Editor.start(bound, proposal), problems)
 
     @property
@@ -101,10 +102,11 @@ class EditState:
         return [edited[i] for i in order_by_loss(losses, texts, tokenizer, violations)]
 
     def found(self) -> list[Found]:
-        """Return the best texts of each problem."""
+        """Return the best texts of each problem; none that is worse than what it began with."""
         result = []
         for problem in self.problems:
-            texts = [one.text for one in problem.best]
+            # Finished texts win by a margin, which must not make a result worse than the start.
+            texts = [one.text for one in problem.best if not problem.begun.is_better(one)]
             ended = tuple(text for text in texts if text.endswith(SENTENCE_ENDS))
             others = [text for text in texts if not text.endswith(SENTENCE_ENDS)]
             result.append(Found(ended, others[0] if others else None, problem.history))

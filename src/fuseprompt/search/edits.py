@@ -6,9 +6,9 @@ is encoded again from its text, so that ids never go astray.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,11 +29,14 @@ from fuseprompt.search.places import (
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.token_classes import SENTENCE_ENDS
 
+#: Added to the loss that is expected of a text for each demand that it does not meet.
+DEMAND: Final = 1000.0
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Edited texts with the losses that are expected of them."""
+    """Edited texts with the losses that are expected of them, unmet demands included."""
 
     rows: Int[Tensor, " c"]  # the text that each was made of
     texts: tuple[str, ...]
@@ -151,21 +154,21 @@ class Edits:
         )
 
     @cached_property
-    def _fluency(self) -> tuple[Float[Tensor, "p v"], Float[Tensor, " p"]]:
-        """Expected fluency after each token at each place, and the loss of the rest without it."""
+    def _fluency(self) -> Float[Tensor, "p v"]:
+        """Expected fluency after each token at each place."""
         # What comes after the token is expected to cost what it costs now.
         term = self.bound.objective.fluency
-        rows = [place.row for place in self.places]
-        rest = torch.stack([self._nats_without(p.row, p.index, p.removed) for p in self.places])
+        rest = torch.zeros(len(self.places), dtype=torch.float64)
+        for i, p in enumerate(self.places):
+            rest[i] = self._nats_without(p.row, p.index, p.removed)
         counts = [len(self.nats[p.row]) - self._given[p.row] - p.removed + 1 for p in self.places]
-        index = [self._before[p.row] + p.index for p in self.places]
+        at = [(p.row, self._before[p.row] + p.index) for p in self.places]
         device = self._log_probs.device
-        nats = -self._log_probs[
-            torch.tensor(rows, device=device), torch.tensor(index, device=device)
-        ]
+        row, index = torch.tensor(at, dtype=torch.long, device=device).reshape(-1, 2).T
+        nats = -self._log_probs[row, index]
         total = rest[:, None].to(device).float() + nats
-        count = torch.tensor(counts, device=device)[:, None]
-        return term.reduce(total, count), rest
+        count = torch.tensor(counts, dtype=torch.long, device=device)[:, None]
+        return term.reduce(total, count)
 
     def _nats_without(self, row: int, index: int, removed: int) -> Float[Tensor, ""]:
         nats, given = self.nats[row], self._given[row]
@@ -175,7 +178,7 @@ class Edits:
     def scores(self) -> Float[Tensor, "p v"]:
         """The total loss expected after each token at each place; infinite where it cannot go."""
         classes, weight = self.editor.proposer.classes, self.bound.objective.fluency.weight
-        expected = weight * self._fluency[0]
+        expected = weight * self._fluency
         scores = torch.full_like(expected, float("inf"))
         device = scores.device
         initial = classes.initial_ids
@@ -224,25 +227,30 @@ class Edits:
         texts = [self.places[i].left + pieces[t] + self.places[i].right for i, t in pairs]
         rows = torch.tensor([self.places[i].row for i, _ in pairs], dtype=torch.long)
         where = (places.to(self.scores.device), tokens.to(self.scores.device))
-        found = Candidates(
-            rows, tuple(texts), self._fluency[0][where].cpu(), self.scores[where].cpu()
-        )
-        return found[self._allowed(found)]
+        found = Candidates(rows, tuple(texts), self._fluency[where].cpu(), self.scores[where].cpu())
+        return self._keep(found)
 
-    def _allowed(self, candidates: Candidates) -> list[int]:
-        """Return which candidates differ from their text, are read back, distinct and allowed."""
-        tokenizer = self.bound.objective.primary.tokenizer
-        encoded = tokenizer.encode_batch(candidates.texts)
-        kept, seen = [], set()
-        for i, (text, row) in enumerate(
-            zip(candidates.texts, candidates.rows.tolist(), strict=True)
-        ):
-            if text == self.texts[row] or (row, text) in seen or not text.strip():
+    def _keep(self, candidates: Candidates) -> Candidates:
+        """Return the candidates that are new, have a word and room, are read back and allowed."""
+        # Where a text is not allowed itself, it takes several edits to make it so.
+        bound, primary = self.bound, self.bound.objective.primary
+        free = [not bound.allows(t, p) for t, p in zip(self.texts, self.problems, strict=True)]
+        encoded = primary.tokenizer.encode_batch(candidates.texts)
+        kept, seen, demands = [], set(), []
+        for i, (row, text) in enumerate(candidates.pairs):
+            problem = self.problems[row]
+            around = self._before[row] + len(bound.around[problem][1][:1])
+            length = len(encoded[i]) + around + primary.tokenizer.num_special
+            if text == self.texts[row] or (row, text) in seen or length > primary.max_length:
                 continue
-            if tokenizer.decode(encoded[i]) == text and self.bound.allows(text, self.problems[row]):
+            if not any(map(str.isalnum, text)) or primary.tokenizer.decode(encoded[i]) != text:
+                continue
+            if free[row] or bound.allows(text, problem):
                 kept.append(i)
                 seen.add((row, text))
-        return kept
+                demands.append(DEMAND * bound.demands(text, problem))
+        found = candidates[kept]
+        return replace(found, predicted=found.predicted + torch.tensor(demands))
 
     def best(self, per_place: int) -> Candidates:
         """Return the tokens with the lowest expected loss at each place, the best first."""
@@ -316,14 +324,15 @@ class Edits:
                     add(row, right[1:2].upper() + right[2:], rest, count - place.removed)
             problem = self.problems[row]
             for wanted in self.bound.wanted(text, problem):
-                for place in (p for p in self.places if p.row == row and p.kind == INSERT):
-                    add(row, place.left + wanted + place.right, total, count)
+                for place in (p for p in self.places if p.row == row and p.kind < LENGTHEN):
+                    begun = place.left + wanted if place.left else wanted.lstrip()
+                    add(row, begun + place.right, total, count)
             if text[-1:].isalnum():
                 for end in SENTENCE_ENDS:
                     add(row, text + end, total, count)
         values = torch.tensor(fluency)
-        found = Candidates(torch.tensor(rows, dtype=torch.long), tuple(texts), values, values)
-        return found[self._allowed(found)]
+        index = torch.tensor(rows, dtype=torch.long)
+        return self._keep(Candidates(index, tuple(texts), values, term.weight * values))
 
     def score(self, candidates: Candidates, num_exact: int) -> list[tuple[int, str, Evaluation]]:
         """Return the exact losses of the best candidates of each text, and the texts' rows.

@@ -227,7 +227,7 @@ def _run(
 
     saved = None if checkpoint is None else checkpoint.read(begin)
     now = Saved(None, 0, begin(0, None)) if saved is None else saved
-    done, stopped = 0, False
+    stopped = False
     while True:
         method = methods[now.number]
         while not (stopped or method.is_done(now.state)):
@@ -240,6 +240,7 @@ def _run(
             if on_step is not None:
                 texts = tuple(f.texts[0] for f in _after(method.finish(now.state), now.before))
                 ids = tuple(p.id for p in bound.problems)
+                done = max((f.history[-1].step for f in now.before or () if f.history), default=0)
                 stopped = bool(
                     on_step(Progress(done + now.state.num_steps, steps, texts, ids, bound))
                 )
@@ -247,7 +248,6 @@ def _run(
         found = _after(method.finish(now.state), now.before)
         if now.number + 1 == len(methods):
             return found, now.state.fast_path
-        done += now.state.num_steps
         now = Saved(tuple(found), now.number + 1, begin(now.number + 1, found))
 
 

@@ -50,10 +50,9 @@ def find_places(tokenizer: Tokenizer, text: str, prefix: str, row: int) -> Itera
     words = (m for m in _WORD.finditer(text, len(prefix)) if m["core"])
     for start, stop in ((m.start(), m.end("core")) for m in words):
         found.append(place(REPLACE, start, stop))
-        if start > 0:
+        if start > 0 and text[start].isspace():  # Else the rest of a word would be glued to it.
             found.append(place(INSERT, start, start))
-        if stop > len(prefix):
-            found.append(place(LENGTHEN, stop, stop))
+        found.append(place(LENGTHEN, stop, stop))
         first = start + int(text[start].isspace())
         inside = [begin for begin, end in offsets if first < begin and end == stop]
         if inside:

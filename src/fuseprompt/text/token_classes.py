@@ -97,7 +97,7 @@ class TokenClasses:
             if text[:1].isalnum() and not _ends(text):
                 alike = ids.get(f" {text}", ids.get(f" {text.lower()}"))
                 pairs += [] if alike is None else [(token, alike)]
-        return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+        return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T.contiguous()
 
     @cached_property
     def ends(self) -> Int[Tensor, " e"]:
