@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Union, final, get_args, get_origin, get_type_hints
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from fuseprompt.cache import write_atomically
@@ -65,7 +65,7 @@ class Checkpoint:
             [_encode(saved.before, tensors), saved.number, _encode(saved.state, tensors)]
         )
         kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        metadata = {"search": self._digest, "content": content}
+        metadata = {"search": self._digest, "content": content, "sha256": _sum(content, kept)}
         write_atomically(self.path, lambda part: save_file(kept, part, metadata))
         return self._restore(json.loads(content), kept, begun).state
 
@@ -86,13 +86,22 @@ class Checkpoint:
                 f"{self.path} is the checkpoint of another search: settings, seed or problems "
                 "differ. Remove it, or name another file."
             )
-        content = json.loads(metadata["content"])
+        saved = metadata.get("content", "")
+        if metadata.get("sha256") != _sum(saved, kept):
+            raise SearchError(
+                f"{self.path} was changed since it was written. Remove it, or name another file."
+            )
+        content = json.loads(saved)
         before = _decode(tuple[Found, ...] | None, content[0], kept)
         return self._restore(content, kept, begin(content[1], before))
 
     def _restore(self, content: Any, tensors: Mapping[str, Tensor], begun: Any) -> Saved:
         before = _decode(tuple[Found, ...] | None, content[0], tensors)
         return Saved(before, content[1], _decode(type(begun), content[2], tensors, begun))
+
+
+def _sum(content: str, tensors: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(content.encode() + save(dict(tensors))).hexdigest()
 
 
 def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
