@@ -107,9 +107,9 @@ def test_a_search_that_is_killed_after_any_step_ends_alike(
         file = tmp_path / str(kill)
         with pytest.raises(KilledError):
             run(name, file, on_step=killing(kill))
-        rest: list[int] = []
-        assert content(run(name, file, on_step=lambda p: rest.append(p.step))) == whole[name]
-        assert rest == steps[kill:]
+        rest: list[Progress] = []
+        assert content(run(name, file, on_step=rest.append)) == whole[name]
+        assert [p.step for p in rest] == steps[kill:]
 
 
 @every
