@@ -20,6 +20,10 @@ from fuseprompt.cli.main import COMMANDS, main
 from fuseprompt.cli.options import parse
 from fuseprompt.evaluation.runs import workers
 from fuseprompt.evaluation.runs.folder import read_run
+from fuseprompt.objective.problem import Problem
+from fuseprompt.tasks.caption import objective_of
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.settings import CaptionSettings
 from tests.evaluation.runs.fakes import InlineWorker, captions_of
 from tests.evaluation.runs.test_dispatch import Endless
 from tests.tasks.fixtures import save_models, save_pictures
@@ -67,6 +71,25 @@ def command(data: Path, out: Path, models: str, *more: str) -> list[str]:
         "evaluate", "folder", "--root", str(data), "--out", str(out), "--models", models,
         "--threads", "1", *SMALL, *more,
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_in_bfloat16_says_so_and_has_losses_of_fp32(
+    data: Path, models: str, tmp_path: Path
+) -> None:
+    main(command(data, tmp_path / "plain", models, "--limit", "1", "--quiet", "--no-score"))
+    out = tmp_path / "run"
+    more = ("--dtype", "bfloat16", "--limit", "2", "--quiet", "--no-score")
+    assert main(command(data, out, models, *more)) == 0
+    run = read_run(out)
+    assert run.settings.search["dtype"] == "bfloat16"
+    assert "dtype" not in read_run(tmp_path / "plain").settings.search
+    objective = objective_of(CaptionSettings(), load_models(models, device="cpu"))
+    assert len(run.captions) == 2
+    for (name, _), found in run.captions.items():
+        problem = Problem("0", {"image": data / name}, CaptionSettings().prefix)
+        (exact,) = objective.bind([problem]).evaluate([found.text], [0])
+        assert found.terms == pytest.approx(exact.terms, abs=1e-5)
 
 
 def test_a_dataset_becomes_captions_scores_and_a_report(

@@ -68,7 +68,11 @@ def open_both(family: Family, folder: Path) -> Built:
     auto = getattr(transformers, AUTO[family.kind])
     module = auto.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return Built(family, folder, module, tokenizer, load(folder, device="cpu"))
+    ours: Any = load(folder, device="cpu")
+    if isinstance(ours, CausalLM):
+        # Random weights may like an end-of-text token before a text, which the library never adds.
+        ours.begin_ids = ours.tokenizer.prefix_ids
+    return Built(family, folder, module, tokenizer, ours)
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:

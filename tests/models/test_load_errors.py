@@ -175,22 +175,20 @@ def test_weights_of_the_older_kind_that_are_cut(tmp_path: Path) -> None:
         load(tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize("place", ["file", "full", "full while tensors are written"])
+@pytest.mark.parametrize("place", ["read-only", "full", "full while tensors are written"])
 def test_a_gguf_file_needs_room_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        if place == "read-only":
+            raise PermissionError(13, "Permission denied")
         if place == "full":
             raise OSError(28, "No space left on device")
         raise SafetensorError("Error while serializing: I/O error: No space left on device")
 
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("FUSEPROMPT_CACHE", str(cache))
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
     file = write(tmp_path / "x.gguf", settings())
-    if place == "file":
-        cache.write_text("no folder can be made here")
-    else:
-        monkeypatch.setattr(gguf, "save_file", fail)
+    monkeypatch.setattr(gguf, "mkdtemp" if place == "read-only" else "save_file", fail)
     with pytest.raises(ModelError, match=r"x\.gguf: no folder can be made .*set FUSEPROMPT_CACHE"):
         load(file, device="cpu")
     assert not list(tmp_path.rglob("*.safetensors"))

@@ -89,6 +89,7 @@ def run(options: Options) -> int:
             settings,
             models=ids,
             device=models.device,
+            dtype=models.dtype,
             on_step=report.on_step,
             on_progress=bar.make,
         )
@@ -238,5 +239,7 @@ def record(one: "Caption") -> dict[str, Any]:
 def _readable(one: "Caption") -> str:
     terms = ", ".join(f"{name} {value:.2f}" for name, value in one.result.terms.items())
     ending = "" if one.result.finished else ", unfinished"
+    if "bfloat16" in one.result.settings.get("loss_dtype", {}).values():
+        ending += ", losses in bfloat16"
     facts = f"loss {one.result.loss:.2f} ({terms}), {one.result.seconds:.1f} s{ending}"
     return f"{one.image}\n  {one.text}\n  {facts}"

@@ -66,7 +66,11 @@ def run(options: Options) -> int:
     silence_libraries()
     with Bar(quiet=output.quiet or output.json) as bar:
         bar.note("loading models ...")
-        models = load_models(model_ids(options.models.models), device=options.models.device)
+        models = load_models(
+            model_ids(options.models.models),
+            device=options.models.device,
+            dtype=options.models.dtype,
+        )
         found = explain(
             photo,
             [proposal_named(name, bar.make) for name in options.proposal],

@@ -154,4 +154,5 @@ def vocabulary_of(module: nn.Module) -> Float[Tensor, "v d"]:
     layer: Any = module.get_input_embeddings()  # type: ignore[operator]
     weight: Tensor = layer.weight
     with torch.no_grad():
-        return layer(torch.arange(weight.shape[0], device=weight.device)).detach()  # type: ignore[no-any-return]
+        rows: Tensor = layer(torch.arange(weight.shape[0], device=weight.device)).detach()
+        return rows.float() if rows.dtype == torch.bfloat16 else rows

@@ -5,7 +5,8 @@ half of it when an allocation fails, and remembers what fitted. Results are the 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 import torch
@@ -17,6 +18,9 @@ from fuseprompt.text.retokenize import PaddedIds
 
 #: Tokens in one forward pass on a CPU; larger passes fall out of its caches and are slower.
 TOKENS_PER_PASS: Final = 4096
+
+#: Weights of a model that is loaded take this much more memory for a while.
+_LOADING_FACTOR: Final = 1.2
 
 #: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
 _ACCELERATOR_FACTOR: Final = 16
@@ -78,6 +82,20 @@ class PassSize:
                 continue
             start += len(chunk)
             yield chunk, result[0]
+
+
+def has_room(num_bytes: int, device: torch.device) -> bool:
+    """Return whether weights of so many bytes can be loaded, as far as the system says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] > num_bytes * _LOADING_FACTOR
+    free = []
+    with suppress(OSError, ValueError, IndexError):
+        meminfo = Path("/proc/meminfo").read_text()
+        free.append(1024 * int(meminfo.split("MemAvailable:")[1].split()[0]))
+    with suppress(OSError, ValueError):  # A container's own limit; "max" is none.
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{n}").read_text() for n in ("max", "current"))
+        free.append(int(limit) - int(used))
+    return min(free, default=num_bytes * 2) > num_bytes * _LOADING_FACTOR
 
 
 def run_by_length(

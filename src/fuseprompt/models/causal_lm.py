@@ -42,9 +42,6 @@ TRIAL_TEXTS = (
 #: Nats per token that such a token must save; random weights may save 0.1 by chance.
 TRIAL_GAIN = 0.3
 
-#: Largest relative difference at which a pass that goes on from a past counts as the whole one.
-CONTINUED_TOLERANCE = 1e-4
-
 
 @final
 class CausalLM(PretrainedModel):
@@ -119,6 +116,15 @@ class CausalLM(PretrainedModel):
         model = copy(self)
         model.begin_ids, model.max_length = ids, room
         return model
+
+    def in_fp32(self) -> "CausalLM":
+        """Return the model in fp32 if it can be loaded, with the same prompt."""
+        full = super().in_fp32()
+        if full is self:
+            return self
+        full = copy(full)
+        full.begin_ids, full.max_length = self.begin_ids, self.max_length
+        return full
 
     def _fill_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         from transformers import AutoTokenizer
@@ -284,4 +290,4 @@ class CausalLM(PretrainedModel):
             return False
         with torch.no_grad(), full_precision():
             want = self._compute(ids.to(self.device))
-        return bool(((got - want).abs() <= CONTINUED_TOLERANCE * want.abs().clamp_min(1.0)).all())
+        return bool(((got - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())

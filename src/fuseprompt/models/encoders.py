@@ -113,7 +113,7 @@ class SentenceEncoder(PretrainedModel):
         return self.outputs(PaddedIds.from_lists(rows))
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-        hidden = self.module(input_ids=ids).last_hidden_state
+        hidden = self.module(input_ids=ids).last_hidden_state.float()
         pooled = hidden[:, 0] if self.pools_first else hidden.mean(dim=1)
         return torch.nn.functional.normalize(pooled, dim=-1)
 

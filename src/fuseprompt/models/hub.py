@@ -32,7 +32,11 @@ HUB_SECONDS = 5.0
 
 
 def load(
-    model_id: str | Path, *, local_only: bool = False, device: str | torch.device = "auto"
+    model_id: str | Path,
+    *,
+    local_only: bool = False,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
 ) -> Model:
     """Load a model by id.
 
@@ -41,6 +45,8 @@ def load(
             Hugging Face Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
+        dtype: Of weights and passes, "float32" or "bfloat16"; half the memory, three digits. What
+            is computed from outputs, and the images of the offline models, stay in fp32.
 
     Returns:
         A causal language model, an image-text model, a classifier or a sentence encoder, by what
@@ -55,14 +61,15 @@ def load(
     Example:
         lm, image_text = load("offline:lm"), load("offline:image-text")
     """
-    name, target = str(model_id), pick_device(device)
+    name = str(model_id)
+    more: dict[str, Any] = {"name": name, "device": pick_device(device), "dtype": pick_dtype(dtype)}
     with reading(name, "all of them", name=name):
         if name.startswith("offline:"):
-            return _load_offline(name, target)
+            return _load_offline(**more)
         if _is_gguf(name):
-            return CausalLM.load(open_gguf(Path(name)), device=target, name=name)
+            return CausalLM.load(open_gguf(Path(name)), **more)
         file, cached_only = find_config(name, local_only=local_only)
-        return _kind_of(file, name).load(name, local_only=cached_only, device=target, name=name)
+        return _kind_of(file, name).load(name, local_only=cached_only, **more)
 
 
 def revision_of(model_id: str, *, local_only: bool = False) -> str:
@@ -103,6 +110,19 @@ def pick_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
+def pick_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the type of a model's numbers.
+
+    Raises:
+        ModelError: If models are not loaded in it.
+    """
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    chosen = known.get(dtype) if isinstance(dtype, str) else dtype
+    if chosen is None or chosen not in known.values():
+        raise ModelError(f"dtype {dtype!r}: expected one of {', '.join(known)}.")
+    return chosen
+
+
 def silence_libraries() -> None:
     """Keep the progress bars and remarks of transformers off the terminal."""
     from transformers.utils import logging
@@ -111,11 +131,11 @@ def silence_libraries() -> None:
     logging.set_verbosity_error()
 
 
-def _load_offline(name: str, device: torch.device) -> Model:
+def _load_offline(name: str, device: torch.device, dtype: torch.dtype) -> Model:
     if name not in OFFLINE_IDS:
         raise MissingModelError(f"No offline model {name!r}; there are {', '.join(OFFLINE_IDS)}.")
     if name == "offline:image-text":
-        text = _load_offline("offline:sentence", device)
+        text = _load_offline("offline:sentence", device, dtype)
         assert isinstance(text, SentenceEncoder)
         packed = resources.files("fuseprompt") / "data" / "image_head.safetensors"
         with resources.as_file(packed) as head:
@@ -124,7 +144,7 @@ def _load_offline(name: str, device: torch.device) -> Model:
     kinds: dict[str, type[CausalLM | Classifier | SentenceEncoder]]
     kinds = {"offline:lm": CausalLM, "offline:sentiment": Classifier}
     kind = kinds.get(name, SentenceEncoder)
-    return kind.load(offline_folder(name), device=device, name=name)
+    return kind.load(offline_folder(name), device=device, dtype=dtype, name=name)
 
 
 def _is_gguf(name: str) -> bool:

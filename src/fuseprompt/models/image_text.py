@@ -53,6 +53,16 @@ class TwoTowerModel:
         self.notes: tuple[str, ...] = text.notes
 
     @property
+    def dtype(self) -> torch.dtype:
+        """That of the text tower; pictures are read in fp32."""
+        return self._text.dtype
+
+    def in_fp32(self) -> "TwoTowerModel":
+        """Return the model in fp32, or itself where it cannot be loaded so."""
+        text = self._text.in_fp32()
+        return self if text is self._text else TwoTowerModel(text, self._image, name=self.name)
+
+    @property
     def vocabulary(self) -> Float[Tensor, "v d"]:
         """The text tower's embedding layer applied to every id, shape (v, d)."""
         return self._text.vocabulary
@@ -134,9 +144,12 @@ class ClipModel(PretrainedModel):
         # SigLIP 2 wants its pictures' shapes with the pixels: pass on all that the processor gives.
         pictures = [open_image(image) for image in images]
         batch = self._processor(images=pictures, return_tensors="pt")
-        inputs = {key: value.to(self.device) for key, value in batch.items()}
+        inputs = {
+            key: value.to(self.device, self.dtype if value.is_floating_point() else None)
+            for key, value in batch.items()
+        }
         with full_precision():
-            features = _vector(self.module.get_image_features(**inputs))
+            features = _vector(self.module.get_image_features(**inputs)).float()
         check_output(features, name=f"{self.name} (image side)")
         return torch.nn.functional.normalize(features, dim=-1)
 
@@ -154,10 +167,10 @@ class ClipModel(PretrainedModel):
         if self.padded_to is not None:
             return None
         tower = TextTower(self._compute, self.text_side.config, self.pass_size)
-        return tower if tower.can_continue(self._sample()) else None
+        return tower if tower.can_continue(self._sample(), self.tolerance) else None
 
     def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:
-        features = _vector(self.module.get_text_features(input_ids=ids, **more))
+        features = _vector(self.module.get_text_features(input_ids=ids, **more)).float()
         return torch.nn.functional.normalize(features, dim=-1)
 
     def _compute_padded(
@@ -217,7 +230,7 @@ class ClipModel(PretrainedModel):
         mask = torch.ones_like(ids)
         mask[:, -1] = 0
         cosine = (self._compute(ids[:, :-1]) * self._compute(ids, attention_mask=mask)).sum()
-        return float(cosine) < 1.0 - 1e-4
+        return float(cosine) < 1.0 - self.tolerance
 
 
 def _vector(output: Any) -> Tensor:

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from fuseprompt.errors import ModelError, TokenizerError, reading
 from fuseprompt.models.base import replaced_embeddings, vocabulary_of
-from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, full_precision, run_by_length
+from fuseprompt.models.batching import (
+    TOKENS_PER_PASS,
+    PassSize,
+    full_precision,
+    has_room,
+    run_by_length,
+)
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -47,6 +53,7 @@ class PretrainedModel(ABC):
         self.tokenizer = tokenizer
         self.name = name
         self.source: str | Path | None = None
+        self._in_fp32: Any = None
         self.text_side = module if text_side is None else text_side
         check_tokenizer(tokenizer)
         check_embeddings(self.text_side, tokenizer, name=name)
@@ -66,9 +73,10 @@ class PretrainedModel(ABC):
         *,
         local_only: bool = True,
         device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
         name: str = "",
     ) -> M:
-        """Load a folder (or Hub id, when `local_only` is off) in fp32, with all weights it uses."""
+        """Load a folder (or Hub id, when `local_only` is off) with all weights it uses."""
         import transformers
 
         auto = getattr(transformers, cls.auto_class)
@@ -78,7 +86,7 @@ class PretrainedModel(ABC):
             module, found = auto.from_pretrained(
                 str(path),
                 local_files_only=local_only,
-                dtype=torch.float32,
+                dtype=dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
@@ -108,6 +116,26 @@ class PretrainedModel(ABC):
         """Where the weights are."""
         device: torch.device = self.module.device
         return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and passes; losses are computed in fp32 from what these give."""
+        dtype: torch.dtype = self.module.dtype
+        return dtype
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference at which two ways to compute an output count as equal."""
+        return 1e-4 if self.dtype == torch.float32 else 0.05
+
+    def in_fp32(self: M) -> M:
+        """Return the model in fp32, loaded once, or itself where it cannot be or does not fit."""
+        if self._in_fp32 is None and self.dtype != torch.float32 and self.source is not None:
+            num_bytes = sum(4 * weight.numel() for weight in self.module.parameters())
+            if not has_room(num_bytes, self.device):
+                return self
+            self._in_fp32 = type(self).load(self.source, device=self.device, name=self.name)
+        return self if self._in_fp32 is None else self._in_fp32
 
     def outputs(
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None

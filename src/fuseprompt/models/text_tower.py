@@ -18,9 +18,6 @@ from fuseprompt.models.base import KeyValues, count_bytes
 from fuseprompt.models.batching import PassSize, full_precision
 from fuseprompt.text.retokenize import PaddedIds
 
-#: Largest difference between a normalised feature computed after a prefix and one of a whole text.
-TOLERANCE: Final = 1e-4
-
 #: The name of the attention below in transformers.
 _ATTENTION: Final = "fuseprompt_prefixes"
 
@@ -143,7 +140,7 @@ class TextTower:
             positions = kept[:, None] + at[:length]
             return self.compute(ids, position_ids=positions, prefix_pass=now).float()
 
-    def can_continue(self, ids: Int[Tensor, "1 s"]) -> bool:
+    def can_continue(self, ids: Int[Tensor, "1 s"], tolerance: float = 1e-4) -> bool:
         """Return whether going on from a prefix, of two lengths, gives a whole text's features."""
         zero = torch.zeros(1, dtype=torch.long)
         try:
@@ -152,7 +149,7 @@ class TextTower:
                 want = self.compute(ids.to(self.size.device)).float()
                 for cut in (1, ids.shape[1] // 2):
                     got = self.go_on(ids[:, cut:], begun, zero, zero + cut)
-                    if not bool(((got - want).abs() <= TOLERANCE).all()):
+                    if not bool(((got - want).abs() <= tolerance).all()):
                         return False
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
             # A tower that takes no such attention or positions, or needs all tokens at once.

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar, cast, final, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -102,6 +102,26 @@ class Objective:
         self._classes: dict[bool, TokenClasses] = {}
         self._states: dict[tuple[object, int], object] = {}
 
+    def in_fp32(self) -> "Objective":
+        """Return the objective with its models in fp32, as far as these can be loaded.
+
+        The models that are loaded for it stay in memory; `dtypes` says which could not be.
+        """
+        terms = [_in_fp32(term) for term in (self.fluency, *self.terms)]
+        if all(new is old for new, old in zip(terms, (self.fluency, *self.terms), strict=True)):
+            return self
+        full = Objective(terms, constraints=self.constraints, bounds=self.bounds)
+        full._tables = self._tables
+        return full
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The type of each term's model that is not in fp32, by name of the term."""
+        models: dict[str, Any] = {self.fluency.name: self.primary}
+        models |= {term.name: term.model for term in self.terms}
+        types = {name: getattr(model, "dtype", None) for name, model in models.items()}
+        return {name: "bfloat16" for name, dtype in types.items() if dtype == torch.bfloat16}
+
     @property
     def primary(self) -> CausalModel:
         """The model whose tokens are chosen."""
@@ -157,6 +177,13 @@ class Objective:
             bound.append(BoundTerm(term, targets, seeds, self.table(term)))
         starts = tuple(p.start for p in problems)
         return BoundObjective(self, tuple(problems), tuple(bound), seeds, starts)
+
+
+def _in_fp32(term: Any) -> Any:
+    """Return a term with its model in fp32, or itself where it has that or can have no other."""
+    load = getattr(term.model, "in_fp32", None)
+    model = term.model if load is None else load()
+    return term if model is term.model else replace(term, model=model)
 
 
 @final

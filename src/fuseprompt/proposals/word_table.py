@@ -243,8 +243,10 @@ def distinct_words(table: RetokenizationTable) -> tuple[list[str], Int[Tensor, "
 
 def fingerprint(model: TextModel, table: RetokenizationTable) -> str:
     """Return a hash of everything that a table depends on, other than the body of the model."""
-    # The empty last fact keeps the names of tables that are on disk already.
-    facts = (model.name, TEMPLATE, table.primary.fingerprint, table.secondary.fingerprint, "")
+    # A last fact that is empty keeps the names of tables that are on disk already.
+    dtype = getattr(model, "dtype", torch.float32)
+    last = "" if dtype == torch.float32 else str(dtype)
+    facts = (model.name, TEMPLATE, table.primary.fingerprint, table.secondary.fingerprint, last)
     digest = hashlib.sha256("\0".join(facts).encode())
     digest.update(model.vocabulary.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()[:32]

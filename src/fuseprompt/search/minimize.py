@@ -190,10 +190,17 @@ def iterate(
                 **{t.name: t.model.name for t in objective.terms},
             },
         }
+        if dtypes := objective.dtypes:
+            settings["dtype"] = dtypes
         file = None if checkpoint is None else Checkpoint(Path(checkpoint), bound, settings)
         found, fast_path = _run(bound, methods, time_limit, on_step, file)
+        exact = bound
+        if dtypes:
+            full = objective.in_fp32()
+            exact = full.bind(group, seed=seed)
+            settings["loss_dtype"] = dict.fromkeys(dtypes, "float32") | full.dtypes
         seconds = (time.monotonic() - started) / len(group)
-        for scored, outcome, problem in _rank(bound, found):
+        for scored, outcome, problem in _rank(exact, found):
             best, *others = scored
             yield Result(
                 **vars(best),

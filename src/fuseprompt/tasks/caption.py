@@ -69,6 +69,7 @@ def caption(
     *,
     models: CaptionModels | ModelIds | str = OFFLINE,
     device: str = "auto",
+    dtype: str = "float32",
     objective: Objective | None = None,
     method: Method[Any] | None = None,
     names: Sequence[str] | None = None,
@@ -84,6 +85,7 @@ def caption(
         models: Loaded models, or ids of models that are loaded if any picture can be read;
             "offline", "paper" and a YAML file stand for ids.
         device: Device of models that are loaded here.
+        dtype: Type of their numbers; see `load`.
         objective: From `objective_of`; its tables are kept from call to call.
         method: A search of your own; by default, `search_of(settings)`.
         names: What a seed is made of, one for each image; the names of the files by default.
@@ -111,7 +113,7 @@ def caption(
             if not any(isinstance(try_open(file), Image.Image) for file in files):
                 return (one for file in files if isinstance(one := try_open(file), Failure))
             has_sentiment = settings.sentiment is not None
-            models = load_models(models, with_sentiment=has_sentiment, device=device)
+            models = load_models(models, with_sentiment=has_sentiment, device=device, dtype=dtype)
         objective = objective_of(settings, models)
     if method is None:
         method = search_of(settings, on_progress)

@@ -44,13 +44,14 @@ def load_models(
     *,
     with_sentiment: bool = False,
     device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
     local_only: bool = False,
 ) -> CaptionModels:
     """Return the models of ids, or of what `model_ids` takes; see `load`."""
     ids = model_ids(ids) if isinstance(ids, str) else ids
 
     def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:
-        model = load(model_id, device=device, local_only=local_only)
+        model = load(model_id, device=device, dtype=dtype, local_only=local_only)
         if not isinstance(model, kind):
             raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
         return model

@@ -67,6 +67,7 @@ ModelId = Annotated[str, Kind("ID")]
 File = Annotated[Path, Kind("FILE", "a file name", read_path)]
 Folder = Annotated[Path, Kind("FOLDER", "a folder", read_path)]
 ProposalName = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
+DtypeName = Literal["float32", "bfloat16"]
 FallbackName = Literal["mean", "zero", "random"]
 
 #: The paper's prefix (section 4.2).
@@ -151,10 +152,13 @@ class ModelSettings:
     Attributes:
         models: Models: offline, paper, or a YAML file with the keys lm, image_text and sentiment.
         device: Device: auto (a GPU if there is one), cpu or cuda.
+        dtype: Type of the models' numbers; in bfloat16 they take half the memory, and losses are
+            computed again by models in float32 if these fit beside them.
     """
 
     models: Name = field(default_factory=lambda: os.environ.get("FUSEPROMPT_MODELS") or "offline")
     device: Device = "auto"
+    dtype: DtypeName = "float32"
 
 
 @dataclass(frozen=True)

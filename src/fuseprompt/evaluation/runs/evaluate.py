@@ -104,7 +104,8 @@ def evaluate(
     if threads is None and options.resume and (options.out / SETTINGS).exists():
         threads = read_settings(options.out)[0].threads
     threads = threads or max(1, len(os.sched_getaffinity(0)) // num_workers)
-    make = MakeCaptioner(model_ids(models.models), search, sentiments, device, threads)
+    ids = model_ids(models.models)
+    make = MakeCaptioner(ids, search, sentiments, device, threads, models.dtype)
 
     def open_workers() -> AbstractContextManager[workers.StartWorker]:
         if options.executor == "local":

@@ -10,7 +10,7 @@ from filelock import FileLock
 from PIL import Image
 
 from fuseprompt.cache import cache_dir
-from fuseprompt.errors import ImageError
+from fuseprompt.errors import ImageError, ModelError
 from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.runs.folder import RunSettings
 from fuseprompt.evaluation.runs.journal import Found, Key
@@ -48,6 +48,7 @@ class MakeCaptioner:
     sentiments: tuple[str, ...]
     device: str
     threads: int
+    dtype: str = "float32"
 
     def __call__(self, number: int) -> "Captioner":
         """Return the searcher of the worker of a number, which is its turn at a GPU."""
@@ -56,7 +57,9 @@ class MakeCaptioner:
         device = self.device
         if device == "cuda":
             device = f"cuda:{number % torch.cuda.device_count()}"
-        models = load_models(self.ids, with_sentiment=any(self.sentiments), device=device)
+        models = load_models(
+            self.ids, with_sentiment=any(self.sentiments), device=device, dtype=self.dtype
+        )
         return Captioner(models, self.settings, self.sentiments)
 
 
@@ -71,6 +74,8 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
         del search["proposal"]
     else:
         search["proposal"] = describe(proposal_of(make.settings))
+    if make.dtype != "float32":
+        search["dtype"] = make.dtype
     weights = {**WEIGHTS, **make.settings.weights}
     if not has_sentiment:
         del weights["sentiment"], search["sentiment_temperature"]
@@ -95,6 +100,7 @@ class Captioner:
 
     Raises:
         ProblemError: If the classifier knows no such sentiment.
+        ModelError: If the models in which losses are computed do not fit.
     """
 
     def __init__(
@@ -107,6 +113,11 @@ class Captioner:
         # One for all groups, since the objectives keep what a proposal makes of two models.
         self._method = search_of(self._settings[sentiments[0]])
         for sentiment, objective in self._objectives.items():
+            if rough := objective.in_fp32().dtypes:
+                raise ModelError(
+                    f"A run's losses are of models in float32, but those of {', '.join(rough)} do "
+                    "not fit beside the same in bfloat16. Leave --dtype out, or take fewer workers."
+                )
             _make_tables(objective, self._settings[sentiment], self._method)
 
     def find_faults(self, jobs: Sequence[Job]) -> dict[Key, str]:
