@@ -16,7 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fuseprompt.cli.main import main
-from fuseprompt.errors import FuseError, ModelError, find_damaged_file, is_out_of_memory, reading
+from fuseprompt.errors import (
+    FuseError,
+    FuseWarning,
+    ModelError,
+    find_damaged_file,
+    is_out_of_memory,
+    reading,
+)
 from fuseprompt.models import gguf
 from fuseprompt.models.hub import load
 from fuseprompt.offline.image_tower import ImageTower
@@ -152,6 +159,15 @@ LAYER = "model.layers.0.mlp.up_proj"
         ("clip", change("preprocessor_config.json", image_std=["", 1, 1]), r"preprocessor_config"),
         ("clip", change("preprocessor_config.json", image_mean=[]), r"see preprocessor_config\.js"),
         ("clip", change("preprocessor_config.json", crop_size=9), r"see preprocessor_config\.js"),
+        (
+            "clip",
+            change("preprocessor_config.json", image_std=[1, 1, -1]),
+            "expected numbers above",
+        ),
+        ("clip", change("preprocessor_config.json", image_std=[0.5, 0, 1]), "expected numbers ab"),
+        # Pictures that are no squares then have another size than the model takes.
+        ("clip", change("preprocessor_config.json", do_center_crop=None), r"see preprocessor_conf"),
+        ("clip", change("preprocessor_config.json", do_center_crop=False), r"see preprocessor_con"),
     ],
 )
 def test_files_that_cannot_be_used_are_named(
@@ -192,6 +208,17 @@ def test_a_gguf_file_needs_room_in_the_cache(
     with pytest.raises(ModelError, match=r"x\.gguf: no folder can be made .*set FUSEPROMPT_CACHE"):
         load(file, device="cpu")
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_where_the_cache_can_be_no_folder_a_gguf_file_gets_a_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("no folder can be made here")
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.warns(FuseWarning, match="cache may not be written to by this user: using .*home"):
+        load(write(tmp_path / "x.gguf", settings()), device="cpu")
+    assert list((tmp_path / "home").rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 20, 24, 40, 200, 3000, 20000])

@@ -118,8 +118,14 @@ class ClipModel(PretrainedModel):
         # The lazy name of the package asks for torchvision in some releases; the class does not.
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-        del tokenizer, name
+        del tokenizer
         loaded = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
+        std = getattr(loaded, "image_std", None)
+        if any(not value > 0 for value in (std if isinstance(std, list | tuple) else ())):
+            raise ModelError(
+                f"{name}: image_std is {std} in its preprocessor_config.json, expected numbers "
+                "above 0. Copy the folder again."
+            )
         return {"processor": loaded}
 
     def outputs(
@@ -156,7 +162,7 @@ class ClipModel(PretrainedModel):
     def _try_out(self) -> Sequence[Tensor]:
         text = super()._try_out()
         with reading(self.name, self.more_files):
-            return [*text, self._see([Image.new("RGB", (64, 64), "white")])]
+            return [*text, self._see([Image.new("RGB", (72, 56), "white")])]
 
     def start_cache(self) -> TowerCache | None:
         """Return an empty cache for texts that begin alike; `None` if the tower is not causal."""
