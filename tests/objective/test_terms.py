@@ -188,7 +188,7 @@ def test_contrast_is_the_cross_entropy_to_the_nearest_of_groups(tmp_path) -> Non
 
 
 def test_problems_may_have_different_numbers_of_groups() -> None:
-    term = Contrast(sentence_encoder())
+    term = Contrast(sentence_encoder(), temperature=5.0)
     targets = [
         {"to": ["a dog"], "from": ["a cat"]},
         {"to": list(np.eye(16)[:2]), "from": torch.eye(16)[2:].view(7, 2, 16)},

@@ -36,6 +36,7 @@ class HiddenStates:
     activation of any token counts, for each output alone.
 
     Attributes:
+        pools_max: Whether a text's activation is that of its best token alone.
         thresholds: What an output must exceed to be active in an SAE, shape (o,); else `None`.
     """
 
@@ -72,6 +73,7 @@ class HiddenStates:
         self._model = model
         self._layer = _find_layer(model.module, layer, model.name)
         self._pool = pool
+        self.pools_max: bool = pool == "max"
         self._directions: Tensor | None = None
         self._offsets: Tensor | float = 0.0
         self.thresholds: Float[Tensor, " o"] | None = None
