@@ -1,8 +1,7 @@
-"""Caption the six example photos with each transfer at equal settings, and time it.
+"""Caption the six example photos with each transfer at equal settings.
 
 A caption names the thing if it has one of the words of tests/data/example_synonyms.json, which was
-written before the runs. `--report` prints a line per transfer and the captions. Candidates per
-second count those that were judged exactly; everything else of a search is in the time too.
+written before the runs. `--report` prints a line per transfer and the captions.
 
 Exact commands and results: benchmarks/results/captions.md. Read next: `stamps.py`.
 """
@@ -11,10 +10,13 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
 from benchmarks.journal import Journal, is_named
+from fuseprompt.evaluation.report.table import markdown_table
 from fuseprompt.objective.problem import Problem
 from fuseprompt.search.minimize import iterate
 from fuseprompt.tasks.caption import method_of, objective_of
@@ -80,24 +82,20 @@ def main() -> None:
 
 
 def report(journal: Journal, words: dict[str, list[str]]) -> None:
-    """Print a line per setting, then every caption."""
-    settings: dict[str, list[dict[str, object]]] = {}
+    """Print the tables: a line per setting, then the captions of each."""
+    settings: dict[str, list[dict[str, Any]]] = {}
     for row in journal.rows.values():
-        key = "{transfer} {weight:g} {steps} {ending_nats:g}".format(**row)
+        key = "{transfer}, weight {weight:g}, {steps} tokens, ending {ending_nats:g}".format(**row)
         settings.setdefault(key, []).append(row)
+    lines, captions = [], []
     for key, rows in settings.items():
-        named = sum(is_named(str(row["text"]), words[str(row["photo"])]) for row in rows)
-        means = {
-            name: round(sum(float(str(row[name])) for row in rows) / len(rows), 3)
-            for name in ("loss", "fluency", "image", "seconds")
-        }
-        total = sum(float(str(row["seconds"])) for row in rows)
-        rate = sum(int(str(row["evaluations"])) for row in rows) / total
-        counts = {"photos": len(rows), "named": named, **means, "candidates_per_s": round(rate)}
-        print(json.dumps({"setting": key, **counts}))
-    for key, rows in settings.items():
-        for row in rows:
-            print(f"{key:20} {row['photo']!s:15} {row['text']}")
+        named = sum(is_named(row["text"], words[row["photo"]]) for row in rows)
+        loss, fluency, image = (fmean(row[n] for row in rows) for n in ("loss", "fluency", "image"))
+        numbers = (f"{named} of {len(rows)}", f"{loss:.2f}", f"{fluency:.2f}", f"{image:.3f}")
+        lines.append((key, *numbers))
+        captions += [(key.partition(",")[0], Path(r["photo"]).stem, r["text"]) for r in rows]
+    print(markdown_table(("setting", "named", "loss", "fluency", "image"), lines), end="\n\n")
+    print(markdown_table(("proposal", "photo", "text"), captions))
 
 
 if __name__ == "__main__":

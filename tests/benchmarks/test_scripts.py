@@ -125,7 +125,18 @@ def test_the_report_of_the_photos_counts_named_things(tmp_path, capsys) -> None:
     for photo, text in (("cat.jpg", "An image of a cat."), ("mug.jpg", "An image of a dog.")):
         journal.append(photo, {**setting, **numbers, "photo": photo, "text": text})
     report(journal, {"cat.jpg": ["cat"], "mug.jpg": ["mug"]})
-    first, *captions = capsys.readouterr().out.splitlines()
-    line = json.loads(first)
-    assert (line["photos"], line["named"], line["candidates_per_s"]) == (2, 1, 50)
-    assert len(captions) == 2
+    table, captions = capsys.readouterr().out.split("\n\n")
+    line = "| best, weight 12, 12 tokens, ending 2 | 1 of 2 | 4.00 | 2.00 | 0.250 |"
+    assert table.splitlines()[-1] == line
+    assert captions.splitlines()[2:] == [
+        "| best | cat | An image of a cat. |",
+        "| best | mug | An image of a dog. |",
+    ]
+
+
+def test_the_committed_journal_makes_the_tables_of_the_photos(capsys) -> None:
+    words = json.loads((BENCHMARKS.parent / "tests/data/example_synonyms.json").read_text("utf-8"))
+    results = BENCHMARKS / "results"
+    report(Journal(results / "example-captions.jsonl.gz"), words)
+    page = (results / "captions.md").read_text("utf-8")
+    assert all(table in page for table in capsys.readouterr().out.strip().split("\n\n"))
