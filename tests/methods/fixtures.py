@@ -1,5 +1,6 @@
 """Small objectives, problems and methods that the tests of methods and of the search share."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -69,6 +70,7 @@ def methods() -> dict[str, Any]:
     maps = Fuse(tuple(random_table(gpt2(), model) for model in (clip(), classifier())))
     return {
         "autodan": method(steps=3),
+        "uniform": replace(method(steps=4), beam_width=2, num_waiting=6),
         "local": LocalSearch(4, proposal, search_width=24, num_tokens=3, patience=1, restarts=1),
         "gcg": GCG(3, proposal, search_width=12, num_tokens=3),
         "random": RandomSearch(3, search_width=12, num_tokens=3),

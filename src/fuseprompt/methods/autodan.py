@@ -1,10 +1,11 @@
 """AutoDAN: a text grows by one token a step, each token proposed cheaply and scored exactly.
 
 Zhu et al. (2023); Williams & Kolter (2024, section 4.2). A text that ends as a sentence leaves the
-beam, so that results do not break off.
+beam, so that results do not break off. In place of the beam there may be a queue of hypotheses of
+any length (uniform cost, in the paper's code); what one costs is the loss of its text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -19,10 +20,10 @@ from fuseprompt.search.beginnings import begin
 from fuseprompt.search.candidates import Proposer, keep_best, select_best
 from fuseprompt.search.checkpoint import REBUILT
 from fuseprompt.search.hypotheses import (
-    Candidates,
     Finished,
     Hypotheses,
     extend,
+    join,
     order_by_loss,
 )
 from fuseprompt.search.method import Found, HistoryEntry
@@ -50,6 +51,9 @@ class AutoDAN:
         ending_nats: Lowest price of full stop and end of text together. An active text is compared
             with finished ones as if it ended here at this price: cheap ends otherwise favour the
             first finished text, and captions stay three words long.
+        num_waiting: Hypotheses of each problem that wait beside the beam. With some the search is
+            by uniform cost: the best of all are extended next, whatever their lengths, so that a
+            text of n tokens may take more than n steps.
         num_finished: Finished texts kept per problem.
         num_word_internal: The language model's best word-internal tokens per hypothesis.
         ascii_only: Whether only ASCII tokens are proposed, as in the literature.
@@ -61,6 +65,7 @@ class AutoDAN:
     search_width: int = 16
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
+    num_waiting: int = 0
     num_finished: int = 10
     num_word_internal: int = 16
     ascii_only: bool = True
@@ -81,7 +86,7 @@ class AutoDAN:
             ascii_only=self.ascii_only,
         )
         nothing: tuple[tuple[()], ...] = ((),) * len(bound.problems)
-        return AutoDANState(bound, proposer, active, nothing, nothing)
+        return AutoDANState(bound, proposer, active, active[[]], nothing, nothing)
 
     def step(self, state: "AutoDANState") -> "AutoDANState":
         """Return the state after one more token; what ends as a sentence is finished first."""
@@ -99,9 +104,13 @@ class AutoDAN:
         uncounted = growing.num_chosen[candidates.rows] < 0
         candidates = replace(candidates, nll=candidates.nll.masked_fill(uncounted, 0.0))
         losses, share = exact_losses(bound, growing, candidates)
-        demand = self._demand(bound, growing, candidates, state.num_steps)
-        chosen = keep_best(growing, candidates, losses + demand, self.beam_width, tokenizer)
-        grown = extend(growing, candidates, chosen, losses)
+        problems = growing.problems[candidates.rows]
+        demand = self._demand(bound, candidates.texts, problems, state.num_steps)
+        count = self.beam_width + self.num_waiting
+        chosen = keep_best(growing, candidates, losses + demand, count, tokenizer)
+        grown, waiting = extend(growing, candidates, chosen, losses), state.waiting
+        if self.num_waiting:
+            grown, waiting = self._queue(state, grown, set(growing.problems.tolist()))
         # A problem whose hypotheses can no longer grow keeps them as they are.
         going_on = set(grown.problems.tolist())
         stopped = set(range(len(active))) - set(rows)
@@ -111,7 +120,8 @@ class AutoDAN:
         return replace(
             state.leave(left),
             active=grown,
-            histories=_log(state, grown, growing.problems[candidates.rows]),
+            waiting=waiting,
+            histories=_log(state, grown, problems),
             num_steps=state.num_steps + 1,
             num_fast=state.num_fast + share * len(candidates),
             num_scored=state.num_scored + len(candidates),
@@ -172,16 +182,28 @@ class AutoDAN:
         fits = (used + 1 < primary.max_length).tolist()
         return [i for i, p in enumerate(active.problems.tolist()) if p not in done and fits[i]]
 
+    def _queue(
+        self, state: "AutoDANState", grown: Hypotheses, going: Set[int]
+    ) -> tuple[Hypotheses, Hypotheses]:
+        """Return the best of what grew and of what waited, and what waits for its turn."""
+        waited = [i for i, p in enumerate(state.waiting.problems.tolist()) if p in going]
+        every = join(grown, state.waiting[waited])
+        demand = self._demand(state.bound, every.texts, every.problems, state.num_steps)
+        costs, alike = every.losses + demand, torch.zeros(len(every), dtype=torch.long)
+        count = self.beam_width + self.num_waiting
+        best = select_best(costs, every.problems, alike, self.beam_width).tolist()
+        kept = select_best(costs, every.problems, alike, count).tolist()
+        return every[best], every[[i for i in kept if i not in set(best)]]
+
     def _demand(
-        self, bound: BoundObjective, growing: Hypotheses, candidates: Candidates, num_steps: int
+        self, bound: BoundObjective, texts: Sequence[str], problems: Int[Tensor, " c"], steps: int
     ) -> Float[Tensor, " c"]:
         """Return the penalty of unmet demands; it grows, so that they are met before the end."""
         if not bound.objective.constraints:
-            return torch.zeros(len(candidates))
-        problems = growing.problems[candidates.rows].tolist()
-        pairs = zip(candidates.texts, problems, strict=True)
+            return torch.zeros(len(texts))
+        pairs = zip(texts, problems.tolist(), strict=True)
         missing = torch.tensor([float(bound.missing(text, problem)) for text, problem in pairs])
-        return missing * _DEMAND_PENALTY * (num_steps + 1) / self.steps
+        return missing * _DEMAND_PENALTY * (steps + 1) / self.steps
 
 
 @final
@@ -192,6 +214,7 @@ class AutoDANState:
     bound: BoundObjective = field(metadata=REBUILT)
     proposer: Proposer = field(metadata=REBUILT)
     active: Hypotheses
+    waiting: Hypotheses  # by uniform cost
     finished: tuple[tuple[Finished, ...], ...]  # of each problem, best first
     histories: tuple[tuple[HistoryEntry, ...], ...]  # of each problem
     left: tuple[tuple[int, float, str], ...] = ()  # problem, loss, text; no longer grow

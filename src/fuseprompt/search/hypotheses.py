@@ -54,6 +54,19 @@ class Hypotheses:
         )
 
 
+def join(left: Hypotheses, right: Hypotheses) -> Hypotheses:
+    """Return the hypotheses of both."""
+    ids = PaddedIds.from_lists([*left.token_ids.to_lists(), *right.token_ids.to_lists()])
+    return Hypotheses(
+        torch.cat([left.problems, right.problems]),
+        ids,
+        torch.cat([left.num_given, right.num_given]),
+        torch.cat([left.nll_sum, right.nll_sum]),
+        (*left.texts, *right.texts),
+        torch.cat([left.losses, right.losses]),
+    )
+
+
 @final
 @dataclass(frozen=True)
 class Candidates:
