@@ -4,7 +4,8 @@ Pictures, model folders, configuration files, datasets and prepared files are da
 fresh copy, and a command reads them. Right endings are `same` (the losses of the text are those
 that the undamaged models give it), `says` (another result that shows what it was made from) and
 `refused` (one sentence, exit code 1 or 2). Wrong ones are `traceback`, `silent` (a loss that is
-none of the undamaged models') and `mute` (an exit code without a sentence).
+none of the undamaged models') and `mute` (an exit code without a sentence). In between is `untold`:
+a bit of a settings file was flipped, and it is as whole as the settings of another model.
 
 The models are tiny, with random weights, and everything runs in this process.
 """
@@ -25,14 +26,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from benchmarks.fuzz.damages import damage_bytes, damage_json, damage_model_file, remove
+from benchmarks.fuzz.damages import damage_bytes, damage_json, damage_model_file, is_json, remove
 from fuseprompt.cli.main import main as run_command
 from fuseprompt.models.images import open_image
 from fuseprompt.objective.objective import BoundObjective, Problem
@@ -196,7 +197,10 @@ def model(inputs: Inputs, work: Path, draw: random.Random) -> tuple[str, str, En
     sentiment = ("--sentiment", LABEL) if file.parent.name == "tone" or draw.random() < 0.3 else ()
     picture = sorted(inputs.pictures.iterdir())[0]
     outcome = call(*_caption(picture, inputs.models_file(folder), *sentiment))
-    return f"{file.parent.name}/{file.name}", how, inputs.judge(outcome, None)
+    ending = inputs.judge(outcome, None)
+    if ending.end == "silent" and " at " in how and is_json(file):
+        ending = replace(ending, end="untold")
+    return f"{file.parent.name}/{file.name}", how, ending
 
 
 def configuration(inputs: Inputs, work: Path, draw: random.Random) -> tuple[str, str, Ending]:

@@ -126,3 +126,12 @@ def damage_model_file(file: Path, draw: random.Random) -> str:
         file.write_bytes(data)
         return f"flip a bit at {at}, in the header"
     return draw.choice((damage_bytes, damage_json))(file, draw)
+
+
+def is_json(file: Path) -> bool:
+    """Return whether a file is whole JSON."""
+    try:
+        json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True

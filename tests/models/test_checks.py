@@ -45,14 +45,19 @@ def fresh(module: Any) -> Any:
 @pytest.mark.parametrize(
     "name", ["encoder.layer.1.attention.self.key.weight", "encoder.layer.0.output.dense.bias"]
 )
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_weight_that_is_no_number_is_named(name: str, value: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_weight_that_is_no_number_is_named(
+    name: str, value: float | None, tmp_path: Path
+) -> None:
     """Keys that are NaN count as masked in some attentions, and the outputs stay finite."""
     folder = save_folder(tmp_path, bert_module(), bert_tokenizer())
     tensors = load_file(folder / "model.safetensors")
-    tensors[name] = torch.full_like(tensors[name], value)
+    if value is None:  # Weights of whole numbers are what a quantisation without scales leaves.
+        tensors[name] = tensors[name].to(torch.int32)
+    else:
+        tensors[name] = torch.full_like(tensors[name], value)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match=r"NaN or infinity(, .*Copy|, such as)"):
+    with pytest.raises(ModelError, match=r"(NaN or infinity|whole numbers)(, .*Copy|, such as)"):
         load(folder, device="cpu")
 
 

@@ -165,6 +165,12 @@ LAYER = "model.layers.0.mlp.up_proj"
             "expected numbers above",
         ),
         ("clip", change("preprocessor_config.json", image_std=[0.5, 0, 1]), "expected numbers ab"),
+        (
+            "clip",
+            change("preprocessor_config.json", do_rescale=[]),
+            "do_rescale is .*true or f",
+        ),
+        ("clip", change("preprocessor_config.json", do_normalize="no"), "do_normalize .*true or f"),
         # Pictures that are no squares then have another size than the model takes.
         ("clip", change("preprocessor_config.json", do_center_crop=None), r"see preprocessor_conf"),
         ("clip", change("preprocessor_config.json", do_center_crop=False), r"see preprocessor_con"),

@@ -120,12 +120,17 @@ class ClipModel(PretrainedModel):
 
         del tokenizer
         loaded = AutoImageProcessor.from_pretrained(str(path), local_files_only=local_only)
-        std = getattr(loaded, "image_std", None)
-        if any(not value > 0 for value in (std if isinstance(std, list | tuple) else ())):
-            raise ModelError(
-                f"{name}: image_std is {std} in its preprocessor_config.json, expected numbers "
-                "above 0. Copy the folder again."
-            )
+        for key, value in loaded.to_dict().items():
+            expected = ""
+            if key == "image_std" and isinstance(value, list | tuple) and not min(value) > 0:
+                expected = "numbers above 0"
+            if key.startswith("do_") and not (value is None or isinstance(value, bool)):
+                expected = "true or false"
+            if expected:
+                raise ModelError(
+                    f"{name}: {key} is {value} in its preprocessor_config.json, expected "
+                    f"{expected}. Copy the folder again."
+                )
         return {"processor": loaded}
 
     def outputs(

@@ -4,6 +4,7 @@ What all families share is here once; `causal_lm`, `encoders` and `image_text` s
 makes of its numbers. Here is no loss and no choice between families (`fuseprompt.models.hub`).
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -94,8 +95,8 @@ class PretrainedModel(ABC):
         with reading(path, cls.more_files, name=name):
             more = cls._read_more(path, tokenizer, local_only=local_only, name=name)
         model = cls(module.to(device), tokenizer, name=name, **more)
-        model._check_loaded(found)
         model.source = path
+        model._check_loaded(found)
         return model
 
     @classmethod
@@ -165,14 +166,16 @@ class PretrainedModel(ABC):
             ModelError: If there are such weights.
         """
         # An attention may take scores that are no numbers for masked ones, and so hide them.
-        bad = [
-            n for n, w in self.module.named_parameters() if not w.detach().abs().sum().isfinite()
-        ]
-        if bad:
-            raise ModelError(
-                f"{self.name}: {len(bad)} of its weights hold NaN or infinity, such as {bad[0]}. "
-                "They are damaged: copy or convert them again."
-            )
+        weights = {name: weight.detach() for name, weight in self.module.named_parameters()}
+        sums = {name: w.abs().sum(dtype=torch.float32) for name, w in weights.items()}
+        infinite = [name for name, total in sums.items() if not total.isfinite()]
+        whole = find_whole_numbers(Path(self.source or ""), weights)
+        for what, bad in (("NaN or infinity", infinite), ("whole numbers", whole)):
+            if bad:
+                raise ModelError(
+                    f"{self.name}: {len(bad)} of its weights hold {what}, such as {bad[0]}. "
+                    "They are damaged or quantised: copy or convert them again."
+                )
         sizes = {name: (tuple(got), tuple(want)) for name, got, want in found["mismatched_keys"]}
         state = {
             **dict(self.module.named_parameters(remove_duplicate=False)),
@@ -259,6 +262,18 @@ def find_used(try_out: Callable[[], Sequence[Tensor]], weights: Mapping[str, Ten
             todo.extend(parent for parent, _ in node.next_functions)
     leaves = {id(getattr(node, "variable", None)) for node in nodes}
     return [name for name, weight in weights.items() if id(weight) in leaves]
+
+
+def find_whole_numbers(folder: Path, weights: Iterable[str]) -> list[str]:
+    """Return the weights that a folder's files have as whole numbers, which load as if sound."""
+    names = {part for name in weights for part in (name, name.partition(".")[2])}
+    found: list[str] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            tensors = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        # Floats are F32, F16, BF16 and others; whole numbers I8 to U64 and BOOL.
+        found += [n for n, facts in tensors.items() if n in names and "F" not in facts["dtype"]]
+    return found
 
 
 def count_positions(module: Any) -> int | None:
