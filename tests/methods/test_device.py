@@ -3,6 +3,7 @@
 There is no GPU here: `tests.fake_device` refuses what a GPU refuses and counts what leaves it.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from fuseprompt.fuse.table import JacobianTable, fingerprint_models
-from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.methods import GCG, PEZ, AutoDAN, LocalSearch, RandomSearch
 from fuseprompt.models.base import HasVocabulary, TextModel
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
@@ -34,7 +33,7 @@ from fuseprompt.text.retokenize import RetokenizationTable
 from fuseprompt.text.tokenizer import Tokenizer
 from tests import tiny
 from tests.fake_device import DEVICE, FakeDevice
-from tests.methods.fixtures import problems
+from tests.methods.fixtures import problems, random_table
 
 WIDTH = 3
 BEAMS = 2
@@ -74,15 +73,8 @@ def two_problems(kind: str) -> list[Problem]:
     return [Problem(colour, targets, f"A {colour}") for colour in ("red", "blue")]
 
 
-def search(
-    device: str,
-    kind: str,
-    proposal: Proposal,
-    fake: FakeDevice | None = None,
-    constraints: tuple[Constraint, ...] = (),
-) -> tuple[list[Result], list[list[int]]]:
-    """Return what a search finds, and the copies that each step but the first made."""
-    method = AutoDAN(
+def growing(proposal: Proposal) -> AutoDAN:
+    return AutoDAN(
         steps=2,
         proposal=proposal,
         beam_width=BEAMS,
@@ -90,22 +82,35 @@ def search(
         num_word_internal=4,
         max_end_nats=30.0,
     )
+
+
+def search(
+    objective: Objective,
+    kind: str,
+    method: Any,
+    fake: FakeDevice | None = None,
+    constraints: tuple[Constraint, ...] = (),
+) -> tuple[list[Result], list[list[int]]]:
+    """Return what a search finds, and the copies that each step but the first made."""
     marks: list[int] = []
 
     def on_step(_: Progress) -> None:
         marks.append(len(fake.copies) if fake else 0)
 
-    plain = objectives(device)[kind]
-    objective = Objective([plain.fluency, *plain.terms], constraints=constraints)
+    objective = Objective([objective.fluency, *objective.terms], constraints=constraints)
     results = minimize(objective, method, two_problems(kind), on_step=on_step)
     return results, [fake.copies[a:b] for a, b in pairwise(marks)] if fake else []
 
 
-def check(kind: str, proposal: Proposal, *, most_copies: int, **more: Any) -> None:
+def check(
+    kind: str, make: Callable[[Objective], Any], *, most_copies: int, few: int = FEW, **more: Any
+) -> None:
     """Search on the CPU and on the device: the same results, and few small copies a step."""
-    want, _ = search("cpu", kind, proposal, **more)
+    plain = objectives("cpu")[kind]
+    want, _ = search(plain, kind, make(plain), **more)
     with FakeDevice() as fake:
-        got, steps = search(str(DEVICE), kind, proposal, fake, **more)
+        there = objectives(str(DEVICE))[kind]
+        got, steps = search(there, kind, make(there), fake, **more)
     for ours, theirs in zip(got, want, strict=True):
         assert ours.text == theirs.text
         assert ours.terms == pytest.approx(theirs.terms, abs=1e-5, rel=1e-5)
@@ -114,8 +119,12 @@ def check(kind: str, proposal: Proposal, *, most_copies: int, **more: Any) -> No
         assert [h.loss for h in ours.history] == pytest.approx(losses, abs=1e-5, rel=1e-5)
     assert steps
     for copies in steps:
-        assert max(copies) <= FEW
-        assert len(copies) <= most_copies
+        assert max(copies) <= few
+        assert len(copies) <= most_copies, copies
+
+
+def check_proposal(kind: str, proposal: Proposal, **more: Any) -> None:
+    check(kind, lambda _: growing(proposal), **more)
 
 
 def test_every_vocabulary_is_larger_than_a_few() -> None:
@@ -125,30 +134,47 @@ def test_every_vocabulary_is_larger_than_a_few() -> None:
 
 
 def test_tables_stay_on_the_device(tmp_path: Path) -> None:
-    check("picture", WordTable(tmp_path), most_copies=14)
+    check_proposal("picture", WordTable(tmp_path), most_copies=14)
     # The additive table asks of each term's outputs, twice, whether they are of unit length.
-    check("picture", AdditiveWordTable(WordTable(tmp_path)), most_copies=18)
+    check_proposal("picture", AdditiveWordTable(WordTable(tmp_path)), most_copies=18)
 
 
 def test_gradients_of_pictures_and_labels_stay_on_the_device() -> None:
-    check("picture", Gradient(), most_copies=14)
+    check_proposal("picture", Gradient(), most_copies=14)
 
 
 def test_controls_stay_on_the_device() -> None:
-    check("picture", LanguageModelOnly(), most_copies=14)
-    check("picture", RandomNoise(), most_copies=14)
+    check_proposal("picture", LanguageModelOnly(), most_copies=14)
+    check_proposal("picture", RandomNoise(), most_copies=14)
 
 
 def test_gradients_of_texts_and_continuations_stay_on_the_device() -> None:
-    check("text", Gradient(), most_copies=14)
+    check_proposal("text", Gradient(), most_copies=14)
 
 
 def test_fitted_maps_stay_on_the_device() -> None:
-    check("text", _RandomMaps(), most_copies=14)
+    check_proposal("text", _RandomMaps(), most_copies=14)
 
 
 def test_constraints_stay_on_the_device() -> None:
-    check("picture", Gradient(), most_copies=16, constraints=(Require(("the",)),))
+    check_proposal("picture", Gradient(), most_copies=16, constraints=(Require(("the",)),))
+
+
+@pytest.mark.parametrize("kind", ["picture", "text"])
+@pytest.mark.parametrize("name", ["local", "gcg", "random", "pez"])
+def test_methods_stay_on_the_device(name: str, kind: str) -> None:
+    def make(objective: Objective) -> Any:
+        primary = objective.primary
+        maps = tuple(random_table(primary, term.model) for term in objective.terms)
+        return {
+            "local": LocalSearch(2, Gradient(2), WIDTH, 24, WIDTH, num_tokens=2),
+            "gcg": GCG(2, Gradient(2), top_k=WIDTH, search_width=WIDTH, num_tokens=2),
+            "random": RandomSearch(2, search_width=WIDTH, num_tokens=2),
+            "pez": PEZ(3, maps=Fuse(maps), num_tokens=2),
+        }[name]
+
+    # A gradient has a number for each of 16 dimensions of a token.
+    check(kind, make, most_copies=24, few=16 * 2 * 12 if name == "pez" else FEW)
 
 
 @dataclass(frozen=True)
@@ -160,13 +186,5 @@ class _RandomMaps:
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
     ) -> ProposalState:
-        generator = torch.Generator().manual_seed(0)
-        widths = (primary.vocabulary.shape[1], secondary.vocabulary.shape[1])
-        maps = {
-            (k, l): torch.randn(*widths, max(k, l), generator=generator)
-            for k in range(1, 5)
-            for l in range(1, 5)  # noqa: E741
-        }
-        found = fingerprint_models(primary, secondary)
-        fitted = JacobianTable(maps, {}, 4, {}, found, {})
+        fitted = random_table(primary, secondary)
         return Fuse((fitted,)).init(primary, secondary, table)

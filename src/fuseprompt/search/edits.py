@@ -255,7 +255,8 @@ class Edits:
     def best(self, per_place: int) -> Candidates:
         """Return the tokens with the lowest expected loss at each place, the best first."""
         places, tokens = self._top(per_place)
-        order = torch.argsort(self.scores.cpu()[places, tokens], stable=True)
+        where = (places.to(self.scores.device), tokens.to(self.scores.device))
+        order = torch.argsort(self.scores[where].cpu(), stable=True)
         return self.take(places[order], tokens[order])
 
     def sample(self, per_place: int, count: int, seeds: Sequence[int]) -> Candidates:
