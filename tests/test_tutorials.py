@@ -22,3 +22,21 @@ def test_the_custom_term_keeps_a_text_away_from_its_target(
     assert "cat" in free
     assert not re.search(r"\bcats?\b", kept_away)
     assert float(re.search(r"elsewhere ([\d.]+)", kept_away)[1]) < 0.2  # type: ignore[index]
+
+
+def test_the_page_on_searching_keeps_to_its_rules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "searching.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "page.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    ran = runpy.run_path("page.py")
+    result = ran["result"]
+    assert capsys.readouterr().out == f"{result.text} 0.0\n"
+    assert len(result.text.split()) <= 12
+    assert "password" not in result.text.lower()
+    assert result.terms["fluency"] <= 6.0
+    (start,) = ran["objective"].bind([ran["problem"]]).evaluate([ran["problem"].start], [0])
+    assert (result.violation, result.loss) < (start.violation, start.loss)
+    assert (tmp_path / "mail.safetensors").exists()

@@ -4,6 +4,7 @@ A *term* owns a model, a loss and a weight; a *problem* owns the targets. Result
 what `BoundObjective.evaluate` computes from the text alone, in fp32 and without caches.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -132,6 +133,25 @@ class Objective:
         """Weight of every term by name."""
         others = {t.name: float(t.weight) for t in self.terms}
         return {self.fluency.name: float(self.fluency.weight), **others}
+
+    def reweighted(self, weights: Mapping[str, float]) -> "Objective":
+        """Return the objective with other weights of some terms; what it made once is shared."""
+        terms: list[Any] = [self.fluency, *self.terms]
+        every = {t.name: t for t in terms}
+        if unknown := set(weights) - set(every):
+            raise ProblemError(
+                f"Weights of unknown terms {sorted(unknown)}; the terms are {list(every)}."
+            )
+        for name, weight in weights.items():
+            if not dataclasses.is_dataclass(every[name]):
+                raise ProblemError(
+                    f"Term {name!r} is no dataclass, so that its weight cannot be replaced. Make "
+                    "an objective for each weight."
+                )
+            every[name] = replace(every[name], weight=weight)
+        made = Objective([*every.values()], constraints=self.constraints, bounds=self.bounds)
+        made._tables, made._classes, made._states = self._tables, self._classes, self._states
+        return made
 
     def table(self, term: Term) -> RetokenizationTable:
         """Return the table from the primary's tokens to a term's, made once for a tokenizer."""

@@ -135,7 +135,7 @@ class MaxChanged(_Ban):
                 f"Problem {problem.id!r} has no start, which MaxChanged compares a text with. Set "
                 "Problem(start=...), or leave the constraint out."
             )
-        allowed = int(self.share * len(_words(problem.start)) + 1e-9)
+        allowed = int(self.share * len(list_words(problem.start)) + 1e-9)
         return float(max(0, count_changed(problem.start, text) - allowed))
 
 
@@ -169,14 +169,14 @@ def _rest(text: str, word: str) -> str:
     return full[next(ends, 0) :]
 
 
-def _words(text: str) -> list[str]:
+def list_words(text: str) -> list[str]:
     """Return the words of a text without punctuation around them, in lower case."""
     return [word for word in (w.strip(".,;:!?\"'()").lower() for w in text.split()) if word]
 
 
 def word_changes(old: str, new: str) -> list[tuple[int, str, str]]:
     """Return what differs: the number of a word in `old`, the words there, those in `new`."""
-    before, after = _words(old), _words(new)
+    before, after = list_words(old), list_words(new)
     matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
     return [
         (i, " ".join(before[i:j]), " ".join(after[k:m]))

@@ -1,5 +1,6 @@
 """What every search method uses: hypotheses, candidates, scoring, `minimize`."""
 
+from fuseprompt.search.front import front
 from fuseprompt.search.method import Found, Method
 from fuseprompt.search.minimize import Progress, Result, iterate, minimize
 
@@ -8,6 +9,7 @@ __all__ = [
     "Method",
     "Progress",
     "Result",
+    "front",
     "iterate",
     "minimize",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
+from operator import le
 from pathlib import Path, PurePath
 from typing import Any, final
 
@@ -16,7 +17,7 @@ import torch
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
-from fuseprompt.objective.problem import Problem
+from fuseprompt.objective.problem import Problem, list_words
 from fuseprompt.search.checkpoint import Checkpoint, Saved
 from fuseprompt.search.method import Found, HistoryEntry, Method
 from fuseprompt.text.tokenizer import Tokenizer
@@ -56,6 +57,21 @@ class Result(Scored):
     versions: Mapping[str, str]
     fast_path: float
     seconds: float
+
+    def diverse(self, count: int, most_shared: float = 0.5) -> tuple[Scored, ...]:
+        """Return this and alternatives, best first, of which no two have too many words in common.
+
+        These are at most a share `most_shared` of the distinct words of the shorter of two texts,
+        prefix and case aside.
+        """
+        chosen: list[tuple[Scored, set[str]]] = []
+        for one in (self, *self.alternatives):
+            words = set(list_words(one.text.removeprefix(self.problem.prefix)))
+            limits = (most_shared * min(len(words), len(other)) for _, other in chosen)
+            shared = (len(words & other) for _, other in chosen)
+            if len(chosen) < count and all(map(le, shared, limits)):
+                chosen.append((one, words))
+        return tuple(one for one, _ in chosen)
 
 
 @final
