@@ -1,4 +1,4 @@
-"""Proposals for continuations: words that a language model likes more once told what will follow.
+"""Proposals for continuations: words that a language model likes more where it knows what follows.
 
 By Bayes' rule a word raises the likelihood of what follows as much as what follows raises that of
 the word. The hint puts it before the text, and two forward passes score the whole vocabulary.
@@ -85,13 +85,13 @@ class HintedScorer:
         hints = [_HINT.format(c.right + c.following) for _, c in contexts]
         rows = [before + text for before, text in zip(plain + hints, texts + texts, strict=True)]
         ids = PaddedIds.from_lists(self.joint.model.tokenizer.encode_batch(rows))
-        without, told = self._cache.next_log_probs(ids).chunk(2)
+        without, hinted = self._cache.next_log_probs(ids).chunk(2)
         following = self.joint.model.tokenizer.encode_batch([c.following for _, c in contexts])
-        lengths = torch.tensor([len(f) for f in following], device=told.device)[:, None]
-        owners = torch.tensor([i for i, _ in contexts], device=told.device)
+        lengths = torch.tensor([len(f) for f in following], device=hinted.device)[:, None]
+        owners = torch.tensor([i for i, _ in contexts], device=hinted.device)
         counts = torch.bincount(owners, minlength=len(keys))[:, None]
-        change = torch.zeros(len(keys), told.shape[1], device=told.device)
-        change.index_add_(0, owners, (without - told) / lengths)
+        change = torch.zeros(len(keys), hinted.shape[1], device=hinted.device)
+        change.index_add_(0, owners, (without - hinted) / lengths)
         whole, problems = [left + right for left, right, _ in keys], [p for _, _, p in keys]
         begun = list(dict.fromkeys(zip(whole, problems, strict=True)))
         own = self.joint.score(whole, torch.tensor(problems), begun).to(change.device)
