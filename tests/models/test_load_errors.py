@@ -171,6 +171,7 @@ LAYER = "model.layers.0.mlp.up_proj"
             "do_rescale is .*true or f",
         ),
         ("clip", change("preprocessor_config.json", do_normalize="no"), "do_normalize .*true or f"),
+        ("clip", change("preprocessor_config.json", size=True), "size is .*expected numbers in it"),
         # Pictures that are no squares then have another size than the model takes.
         ("clip", change("preprocessor_config.json", do_center_crop=None), r"see preprocessor_conf"),
         ("clip", change("preprocessor_config.json", do_center_crop=False), r"see preprocessor_con"),

@@ -5,7 +5,7 @@ and `get_image_features`; `TwoTowerModel` joins a sentence encoder and an image 
 stand-in).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
@@ -126,6 +126,8 @@ class ClipModel(PretrainedModel):
                 expected = "numbers above 0"
             if key.startswith("do_") and not (value is None or isinstance(value, bool)):
                 expected = "true or false"
+            if isinstance(value, Mapping) and any(isinstance(v, bool) for v in value.values()):
+                expected = "numbers in it"  # True would count as a size of one pixel.
             if expected:
                 raise ModelError(
                     f"{name}: {key} is {value} in its preprocessor_config.json, expected "
