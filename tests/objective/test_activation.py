@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 
 from fuseprompt.errors import ModelError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.models.encoders import SentenceEncoder
+from fuseprompt.models.hub import load
 from fuseprompt.objective.activation import Activation, HiddenStates
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
@@ -246,3 +248,19 @@ def test_a_search_drives_a_unit(tmp_path, monkeypatch) -> None:
     before, after = states.outputs(ids)[:, 3].tolist()
     assert after > before
     assert result.terms["activation"] == pytest.approx(-after, abs=1e-5)
+
+
+def test_a_model_in_bfloat16_is_read_again_in_fp32(tmp_path: Path) -> None:
+    folder = tiny.save_folder(tmp_path, tiny.bert_module(), tiny.bert_tokenizer())
+    half, full = (load(folder, device="cpu", dtype=d) for d in ("bfloat16", "float32"))
+    assert isinstance(half, SentenceEncoder)
+    assert isinstance(full, SentenceEncoder)
+    directions = torch.eye(16)[:3]
+    states = HiddenStates(half, 0, directions=directions)
+    assert states.dtype == torch.bfloat16
+    again, expected = states.in_fp32(), HiddenStates(full, 0, directions=directions)
+    assert (again.dtype, again.name) == (torch.float32, expected.name)
+    ids = PaddedIds.from_lists([[2, 40, 41, 3]])
+    torch.testing.assert_close(again.outputs(ids), expected.outputs(ids))
+    assert 0 < (states.outputs(ids) - expected.outputs(ids)).abs().max() < 0.1
+    assert expected.in_fp32() is expected

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -128,6 +129,21 @@ class HiddenStates:
             model, layer, pool=pool, directions=weight[rows], offsets=tensors.get("b", zero)[rows]
         )
         states.thresholds = tensors.get("threshold", zero)[rows]
+        return states
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the model."""
+        return self._model.dtype
+
+    def in_fp32(self) -> "HiddenStates":
+        """Return the same of the model in fp32, or itself where that cannot be loaded."""
+        full = self._model.in_fp32()
+        if full is self._model:
+            return self
+        states, layers = copy(self), self._model.module.named_modules()
+        states._model = full
+        states._layer = next(full.module.get_submodule(n) for n, m in layers if m is self._layer)
         return states
 
     @property
