@@ -51,13 +51,15 @@ def method(
     )
 
 
-def random_table(primary: HasVocabulary, secondary: HasVocabulary) -> JacobianTable:
+def random_table(
+    primary: HasVocabulary, secondary: HasVocabulary, *, by_pairs: bool = True
+) -> JacobianTable:
     """Return random maps of the widths of two models."""
     generator = torch.Generator().manual_seed(0)
     widths = (primary.vocabulary.shape[1], secondary.vocabulary.shape[1])
     maps = {
-        (k, l): torch.randn(*widths, max(k, l), generator=generator)
-        for k in range(1, 5)
+        (k, l): torch.randn(*widths, max(k, l) if by_pairs else 4, generator=generator)
+        for k in (range(1, 5) if by_pairs else [0])
         for l in range(1, 5)  # noqa: E741
     }
     return JacobianTable(maps, {}, 4, {}, fingerprint_models(primary, secondary), {})

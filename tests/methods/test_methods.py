@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from fuseprompt.methods import GCG, LocalSearch, RandomSearch
+from fuseprompt.methods import GCG, LocalSearch, PublishedSearch, RandomSearch
 from fuseprompt.objective.problem import Forbid, Problem
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, minimize
 from tests.methods import planted
-from tests.methods.fixtures import PREFIX, method, methods, objective, problems
+from tests.methods.fixtures import PREFIX, method, methods, objective, problems, random_table
 from tests.methods.planted import PLANTED
 from tests.methods.test_grouping import assert_same_results
+from tests.tiny import classifier, clip, gpt2
 
 NAMES = tuple(methods())
 
@@ -82,10 +83,13 @@ def test_no_text_depends_on_other_problems(name: str) -> None:
     assert len({result.text for result in together}) == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "published"])
 def test_a_killed_search_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
     """A method that begins with what another found, killed after each of its steps."""
-    chain, asked, terms = [method(steps=1), methods()[name]], problems()[:2], objective()
+    tables = tuple(random_table(gpt2(), m, by_pairs=False) for m in (clip(), classifier()))
+    published = PublishedSearch(3, 8, 2, tables=tables)
+    chain = [method(steps=1), published if name == "published" else methods()[name]]
+    asked, terms = problems()[:2], objective()
 
     def search(file: Path, kill_at: int) -> list[Result]:
         def on_step(progress: Progress) -> None:

@@ -28,6 +28,7 @@ from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.beginnings import begin
+from fuseprompt.search.checkpoint import REBUILT
 from fuseprompt.search.method import Found, HistoryEntry
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
@@ -148,10 +149,10 @@ class Beams:
 class PublishedState:
     """The state of a search: a beam of texts for each problem."""
 
-    bound: BoundObjective
-    tables: Mapping[str, JacobianTable]  # by name of the term
-    allowed: Bool[Tensor, " v"]
-    nearest: "NearestToken"
+    bound: BoundObjective = field(metadata=REBUILT)
+    tables: Mapping[str, JacobianTable] = field(metadata=REBUILT)  # by name of the term
+    allowed: Bool[Tensor, " v"] = field(metadata=REBUILT)
+    nearest: "NearestToken" = field(metadata=REBUILT)
     beams: tuple[Beams, ...]
     histories: tuple[tuple[HistoryEntry, ...], ...]
     num_steps: int = 0
