@@ -1,15 +1,17 @@
 """Local search: no start gets worse, the best edit is taken, rules hold, groups do not matter."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from fuseprompt.methods.local_search import LocalSearch
-from fuseprompt.objective.objective import Objective
+from fuseprompt.objective.objective import Evaluation, Objective
 from fuseprompt.objective.problem import Constraint, Forbid, MaxChanged, MaxWords, Problem, Require
 from fuseprompt.objective.terms import Fluency, Label, TextSimilarity
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
-from fuseprompt.search.edited import EditState
+from fuseprompt.search.beginnings import begin_whole
+from fuseprompt.search.edited import Edited, EditedProblem, EditState
 from fuseprompt.search.edits import Candidates
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, minimize
@@ -82,6 +84,36 @@ def test_the_same_seed_gives_the_same_and_a_restart_needs_it() -> None:
     assert [r.history for r in minimize(objective(), settings, started(), seed=6)] != [
         r.history for r in first
     ]
+
+
+def test_draws_do_not_depend_on_other_problems() -> None:
+    settings = search(6, patience=1, restarts=3)
+    together = minimize(objective(), settings, started())
+    (alone,) = minimize(objective(), settings, started()[1])
+    assert [h.text for h in alone.history] == [h.text for h in together[1].history]
+    assert alone.text == together[1].text
+    assert [a.text for a in alone.alternatives] == [a.text for a in together[1].alternatives]
+
+
+def test_finished_texts_that_are_worse_than_the_start_are_not_found() -> None:
+    state = search().init(objective().bind(started()[1:2]))
+    start = Edited("An image of a dog", Evaluation(1.0, {}))
+    worse = Edited("An image of a dog.", Evaluation(1.5, {}))
+    better = Edited("An image of a cat.", Evaluation(0.5, {}))
+    problem = EditedProblem(start, start, (start, worse))
+    (found,) = replace(state, problems=(problem,)).found()
+    assert found.texts == (start.text,)
+    (found,) = replace(state, problems=(replace(problem, best=(better, start, worse)),)).found()
+    assert (found.finished, found.active) == ((better.text,), start.text)
+
+
+def test_a_later_method_begins_elsewhere_but_keeps_the_start_of_the_problem() -> None:
+    bound = objective(MaxChanged(0.2)).bind(started()[:1])
+    later = bound.starting_from(["An image of a sad dog."])
+    assert begin_whole(later, 1) == ("An image of a sad dog.",)
+    assert bound.allows("An image of a sad dog.", 0)
+    assert later.allows("An image of a happy cat.", 0)  # one word from the problem's own start
+    assert not later.allows("An image of a sad cat.", 0)  # two words
 
 
 def test_the_history_is_that_of_the_best_text(results: list[Result]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fuseprompt.errors import ProblemError, SearchError
 from fuseprompt.methods.autodan import AutoDAN
+from fuseprompt.methods.local_search import LocalSearch
 from fuseprompt.models.causal_lm import TRIAL_TEXTS, CausalLM
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Forbid, MaxChanged, MaxWords, Problem
@@ -171,3 +172,16 @@ def test_changes_without_a_start_are_refused() -> None:
     bound = Objective([Fluency(gpt2())], constraints=[MaxChanged(0.5)]).bind([Problem("0")])
     with pytest.raises(ProblemError, match=r"has no start, which MaxChanged.*Set Problem\(start"):
         check(bound)
+
+
+@pytest.mark.parametrize("primary", [gpt2, llama])
+@pytest.mark.parametrize("template", ["{}", "{} a", "a{} a a"])
+def test_texts_stay_within_the_room_of_the_model(primary: Any, template: str) -> None:
+    around = sum(len(primary().tokenizer.encode(part)) for part in template.split("{}"))
+    prefix = "a" + " a" * (MAX_LENGTH - 5 - primary().tokenizer.num_special - around)
+    problem = Problem("0", prefix=prefix, template=template)
+    grow = AutoDAN(12, LanguageModelOnly(), 2, 4, max_end_nats=90.0)
+    edit = LocalSearch(2, LanguageModelOnly(), 2, search_width=8, num_exact=4, num_tokens=12)
+    for method in (grow, edit):
+        (result,) = minimize(Objective([Fluency(primary())]), method, problem)
+        assert result.text.startswith(prefix + " ")

@@ -5,7 +5,12 @@ import torch
 
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.text.retokenize import PaddedIds, Verdict
-from fuseprompt.text.token_classes import _READ_BACK, _READ_OTHERWISE, RoundTrip
+from fuseprompt.text.token_classes import (
+    _READ_BACK,
+    _READ_OTHERWISE,
+    RoundTrip,
+    TokenClasses,
+)
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES, byte_bpe, end_of_word_bpe, meta_bpe, word_piece
 
@@ -121,3 +126,11 @@ def test_the_offline_writer_is_answered_from_tables() -> None:
     some = words[torch.randperm(len(words), generator=generator)[:800]].tolist()
     share = compare(trip, ["An image of a", "a dog running on the bea", "U.S"], some)
     assert 0.5 < share < 1.0
+
+
+def test_first_words_are_words_that_stand_after_a_blank_too() -> None:
+    classes = TokenClasses(byte_bpe(), 9)
+    texts = ["-", " -", "the", " the", "ing", "The", "the.", " the.", "'"]
+    classes.__dict__["_texts"] = texts
+    pairs = [(texts[a], texts[b]) for a, b in classes.first_words.T.tolist()]
+    assert pairs == [("the", " the"), ("The", " the")]

@@ -176,10 +176,9 @@ class AutoDAN:
             and state.finished[p][0].loss < float(hopeful[active.problems == p].min())
             and has_waited(state.histories[p])
         }
-        primary = state.bound.objective.primary
-        whole = state.bound.begin(active.token_ids, active.problems)
-        used = whole.lengths + primary.tokenizer.num_special
-        fits = (used + 1 < primary.max_length).tolist()
+        limit = state.bound.objective.primary.max_length
+        reserved = [state.bound.reserved(p) for p in active.problems.tolist()]
+        fits = (active.token_ids.lengths + torch.tensor(reserved) + 1 < limit).tolist()
         return [i for i, p in enumerate(active.problems.tolist()) if p not in done and fits[i]]
 
     def _queue(

@@ -252,6 +252,11 @@ class BoundObjective:
         before = PaddedIds.from_lists([left for left, _ in self.around])
         return concatenate(before[problems], token_ids) if before.ids.shape[1] else token_ids
 
+    def reserved(self, problem: int) -> int:
+        """Return how many tokens the primary needs besides those of a text, to score it."""
+        before, after = self.around[problem]
+        return len(before) + len(after[:1]) + self.objective.primary.tokenizer.num_special
+
     def end_nll(
         self, log_probs: Float[Tensor, "n v"], problems: Sequence[int]
     ) -> Float[Tensor, " n"]:

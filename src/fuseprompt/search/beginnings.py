@@ -105,5 +105,16 @@ def _draw(bound: BoundObjective, num_tokens: int) -> list[str]:
             allowed = classes.initial_ids if text else classes.first_words[0]
             weights = log_probs[row, allowed].exp() + 1e-12
             drawn = torch.multinomial(weights, 1, generator=generators[row])
-            texts[row] = text + primary.tokenizer.token_texts[int(allowed[drawn])]
+            longer = text + primary.tokenizer.token_texts[int(allowed[drawn])]
+            texts[row] = longer if _has_room(bound, longer + SENTENCE_ENDS[0], row) else text
     return [text + SENTENCE_ENDS[0] for text in texts]
+
+
+def _has_room(bound: BoundObjective, text: str, problem: int) -> bool:
+    """Return whether every model takes a text of a problem."""
+    primary = bound.objective.primary
+    length = len(primary.tokenizer.encode(text)) + bound.reserved(problem)
+    return length <= primary.max_length and all(
+        len(term.tokenizer.encode(text)) + term.tokenizer.num_special <= term.max_length
+        for term in bound.terms
+    )

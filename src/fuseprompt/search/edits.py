@@ -239,8 +239,7 @@ class Edits:
         kept, seen, demands = [], set(), []
         for i, (row, text) in enumerate(candidates.pairs):
             problem = self.problems[row]
-            around = self._before[row] + len(bound.around[problem][1][:1])
-            length = len(encoded[i]) + around + primary.tokenizer.num_special
+            length = len(encoded[i]) + bound.reserved(problem)
             if text == self.texts[row] or (row, text) in seen or length > primary.max_length:
                 continue
             if not any(map(str.isalnum, text)) or primary.tokenizer.decode(encoded[i]) != text:

@@ -242,10 +242,14 @@ def _run(
     """Return what the last method found, after those before it, and its share of table answers."""
     started, steps = time.monotonic(), sum(m.steps for m in methods)
 
+    starts: dict[int, list[str]] = {}  # by method; a checkpoint begins one after each step
+
     def begin(number: int, before: Sequence[Found] | None) -> Any:
         own = bound.without_caches()
         if before is not None:
-            own = own.starting_from([scored[0].text for scored, *_ in _rank(bound, before)])
+            if number not in starts:
+                starts[number] = [scored[0].text for scored, *_ in _rank(bound, before)]
+            own = own.starting_from(starts[number])
         return methods[number].init(own)
 
     saved = None if checkpoint is None else checkpoint.read(begin)
