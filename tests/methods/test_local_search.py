@@ -87,12 +87,10 @@ def test_the_same_seed_gives_the_same_and_a_restart_needs_it() -> None:
 
 
 def test_draws_do_not_depend_on_other_problems() -> None:
-    settings = search(6, patience=1, restarts=3)
-    together = minimize(objective(), settings, started())
-    (alone,) = minimize(objective(), settings, started()[1])
-    assert [h.text for h in alone.history] == [h.text for h in together[1].history]
-    assert alone.text == together[1].text
-    assert [a.text for a in alone.alternatives] == [a.text for a in together[1].alternatives]
+    together = search().init(objective().bind(started()))
+    alone = search().init(objective().bind(started()[1:2]))
+    assert together.seeds([0, 1])[1:] == together.seeds([1]) == alone.seeds([0])
+    assert len({*together.seeds([0, 1, 2]), *replace(together, num_steps=1).seeds([0, 1, 2])}) == 6
 
 
 def test_finished_texts_that_are_worse_than_the_start_are_not_found() -> None:
