@@ -85,7 +85,7 @@ def test_no_text_depends_on_other_problems(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, "published"])
 def test_a_killed_search_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
-    """A method that begins with what another found, killed after each of its steps."""
+    """Killed at the end of the method before it, after its own first step, and near its end."""
     tables = tuple(random_table(gpt2(), m, by_pairs=False) for m in (clip(), classifier()))
     published = PublishedSearch(3, 8, 2, tables=tables)
     chain = [method(steps=1), published if name == "published" else methods()[name]]
@@ -101,7 +101,7 @@ def test_a_killed_search_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -
     want = search(tmp_path / "whole", -1)
     steps = max(len(result.history) for result in want)
     assert steps > 3
-    for step in range(1, steps):
+    for step in (1, 2, steps - 1):
         file = tmp_path / f"killed-{step}"
         with pytest.raises(KeyboardInterrupt):
             search(file, step)
