@@ -1,6 +1,7 @@
 """Likelihoods of edited texts are those of whole ones, whatever the edit, and cost less."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.kv_cache import EditCache, _group
+from fuseprompt.models.edit_cache import EditCache
 from fuseprompt.text.retokenize import PaddedIds
 from tests.models.test_kv_cache import assert_same, both, ids_of
 from tests.tiny import gpt2
@@ -67,7 +68,7 @@ def test_edits_at_all_places_compute_less_than_whole_texts(model: Any) -> None:
     before = cache.num_computed
     assert_is_nll(lm, ids, *cache.nll(ids, torch.zeros(len(ids), dtype=torch.long)))
     whole = len(ids) * (len(own) + len(lm.begin_ids))
-    assert cache.num_computed - before < 0.65 * whole
+    assert cache.num_computed - before == 8 * sum(range(1, len(own) + 1)) < 0.65 * whole
 
 
 @both
@@ -135,39 +136,58 @@ def test_small_passes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = gpt2()
     cache, ids, rows = edits_of(lm)
     want = cache.nll(ids, rows)
-    monkeypatch.setattr("fuseprompt.models.kv_cache.TOKENS_PER_PASS", 9)
+    monkeypatch.setattr("fuseprompt.models.edit_cache.TOKENS_PER_PASS", 9)
+    monkeypatch.setattr("fuseprompt.models.edit_cache._PACKED_TOKENS", 9)
     small, _, _ = edits_of(lm)
     for got, whole in zip(small.nll(ids, rows), want, strict=True):
         assert_same(got, whole)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(10, 30)), min_size=1, max_size=7))
-def test_passes_are_divided_so_that_they_cost_least(rows: list[tuple[int, int]]) -> None:
-    starts, lengths = (torch.tensor(column) for column in zip(*rows, strict=True))
-
-    def cost(groups: list[tuple[int, list[int]]]) -> int:
-        return sum(24 + len(g) * (int(lengths[g].max()) - start) for start, g in groups)
-
-    found = [(start, group.tolist()) for start, group in _group(starts, lengths)]
-    assert sorted(i for _, group in found for i in group) == list(range(len(rows)))
-    assert all(start <= int(starts[group].min()) for start, group in found)
-    distinct = sorted({start for start, _ in rows})
-    best = min(
-        cost(
-            [
-                (run[0], [i for i, (start, _) in enumerate(rows) if start in run])
-                for run in _runs(distinct, cuts)
-            ]
-        )
-        for cuts in range(2 ** (len(distinct) - 1))
-    )
-    assert cost(found) == best
+@both
+def test_texts_that_were_scored_are_read_without_computing_them_again(model: Any) -> None:
+    lm: CausalLM = model()
+    cache, ids, rows = edits_of(lm)
+    cache.nll(ids, rows)
+    before = cache.num_computed
+    for again in (ids[torch.tensor([5, 1, 1])], ids[torch.tensor([1])]):  # then one that was read
+        fresh = EditCache(lm)
+        got, want = cache.read(again), fresh.read(again)
+        for one, other, length in zip(got, want, again.lengths.tolist(), strict=True):
+            assert_same(one[: length + 1], other[: length + 1])
+        edited = PaddedIds.from_lists([[*row[:-1], 20, 21] for row in again.to_lists()])
+        assert cache.num_computed == before
+        every = torch.arange(len(again))
+        for one, other in zip(cache.nll(edited, every), fresh.nll(edited, every), strict=True):
+            assert_same(one, other)
+        before = cache.num_computed
 
 
-def _runs(values: list[int], cuts: int) -> list[list[int]]:
-    """Return values in neighbouring runs; bit i of `cuts` parts value i from the next."""
-    runs = [[values[0]]]
-    for i, value in enumerate(values[1:]):
-        runs += [[]] if cuts >> i & 1 else []
-        runs[-1].append(value)
-    return runs
+@both
+def test_a_model_that_packs_no_endings_computes_whole_texts(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm: CausalLM = model()
+    monkeypatch.setitem(vars(lm), "can_pack", False)
+    cache, ids, rows = edits_of(lm)
+    before = cache.num_computed
+    assert_is_nll(lm, ids, *cache.nll(ids, rows))
+    assert cache.num_computed - before >= int(ids.lengths.sum())
+
+
+@both
+@pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])
+def test_a_model_that_ignores_what_packing_needs_does_not_pack(
+    model: Any, ignored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm: CausalLM = model()
+    assert lm.can_pack
+    plain = lm._last_logits
+
+    def compute(ids: Tensor, count: int, **more: Any) -> Tensor:
+        more.pop(ignored, None)
+        return plain(ids, count, **more)
+
+    fresh: CausalLM = copy(lm)
+    del vars(fresh)["can_pack"]
+    monkeypatch.setitem(vars(fresh), "_last_logits", compute)
+    assert not fresh.can_pack

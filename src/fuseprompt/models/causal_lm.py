@@ -11,11 +11,12 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
@@ -207,8 +208,52 @@ class CausalLM(PretrainedModel):
             logits, key_values = self._go_on(token_ids, past, count)
         return torch.log_softmax(logits[:, -count:].float(), dim=-1), key_values
 
+    @torch.no_grad()
+    def read_packed(
+        self,
+        token_ids: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
+        visible: Bool[Tensor, "n m"],
+        past: KeyValues,
+    ) -> tuple[Float[Tensor, "n v"], KeyValues]:
+        """Return the log-probabilities after each token of several texts, and keys and values.
+
+        `positions` has each token's place in its text; `visible` says which tokens of the past and
+        of these it sees. Only where the model `can_pack`.
+        """
+        unseen = torch.finfo(self.dtype).min
+        mask = torch.zeros(visible.shape, dtype=self.dtype).masked_fill(~visible, unseen)
+        more = {
+            "attention_mask": mask[None, None].to(self.device),
+            "position_ids": positions[None].to(self.device),
+        }
+        logits, key_values = self._go_on(token_ids[None], past, 0, **more)
+        return torch.log_softmax(logits[0].float(), dim=-1), key_values
+
+    @cached_property
+    def can_pack(self) -> bool:
+        """Whether two endings of a text, read as one row, are predicted as whole texts are."""
+        ids = self._sample()
+        cut, length = ids.shape[1] // 2, ids.shape[1]
+        accepts = inspect.signature(self.module.forward).parameters
+        if not (self.can_continue and cut > 1 and "position_ids" in accepts):
+            return False
+        _, past = self.continue_from(ids[:, :cut], None)
+        starts = torch.tensor([cut, cut - 1])
+        of = torch.arange(2).repeat_interleave(length - starts)
+        at = torch.cat([torch.arange(start, length) for start in starts.tolist()])
+        is_shared = torch.arange(cut) < starts[of][:, None]
+        visible = torch.cat([is_shared, (of == of[:, None]) & (at <= at[:, None])], dim=1)
+        try:
+            got, _ = self.read_packed(ids[0, at], at, visible, past)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            return False
+        want = self.continue_from(ids, None)[0]
+        ends = got[[length - cut - 1, -1]]
+        return bool(((ends - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())
+
     def _go_on(
-        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int
+        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int, **more: Any
     ) -> tuple[Tensor, KeyValues]:
         """Return the logits of the last `count` tokens (0: of all), and keys and values."""
         from transformers import DynamicCache
@@ -218,7 +263,7 @@ class CausalLM(PretrainedModel):
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(past or ()):
             cache.update(keys, values, layer)
-        known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True}
+        known: dict[str, Any] = {self._cache_keyword: cache, "use_cache": True, **more}
         logits = self._last_logits(token_ids.to(self.device), count, **known)
         return logits, tuple((layer.keys, layer.values) for layer in cache.layers)
 

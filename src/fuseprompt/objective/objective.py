@@ -19,7 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import CausalModel, TextModel
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.kv_cache import EditCache, PrefixCache
+from fuseprompt.models.edit_cache import EditCache
+from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
 from fuseprompt.objective.problem import Constraint, Problem
 from fuseprompt.objective.terms import Fluency
