@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from benchmarks.speed.fit import bench_fit
 from benchmarks.speed.search import SearchBench, bench_search
+from benchmarks.speed.texts import TextBench
 from fuseprompt.errors import FuseError
 
 
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "--shapes",
         default="paper2",
         help="paper2 (GPT-2-medium and CLIP, random weights), paper3 (with RoBERTa), offline (the "
-        "real models); several with commas",
+        "real models), edit and continuation (texts, the real models); several with commas",
     )
     for bench in (fit, search):
         bench.add_argument("--prepare", action="store_true", help="no longer needed")
@@ -67,19 +68,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _describe(row: SearchBench) -> str:
+def _describe(row: SearchBench | TextBench) -> str:
     """Return a result as a person reads it."""
-    lines = [
-        f"{row.shapes}",
-        f"  published          {row.published_candidates_per_s:8.1f} candidates a second",
-        f"  ours               {row.ours_candidates_per_s:8.1f}",
-        f"  ratio              {row.ratio:8.1f}",
+    lines = [f"{row.shapes}"]
+    if isinstance(row, SearchBench):
+        lines.append(f"  published          {row.published_candidates_per_s:8.1f} a second")
+        lines.append(f"  ratio              {row.ratio:8.1f}")
+    lines += [
+        f"  ours               {row.ours_candidates_per_s:8.1f} candidates a second",
         f"  of the ceiling     {row.ceiling_ratio:8.2f}",
         f"  in forward passes  {row.forward_share:8.2f} of the time",
         f"  token efficiency   {row.token_efficiency:8.2f}",
         f"  peak memory        {row.peak_mb:8.0f} MiB",
     ]
-    for point in row.scaling:
+    for point in row.scaling if isinstance(row, SearchBench) else ():
         lines.append(
             f"  {point.problems:2d} at once         {point.seconds_per_caption:8.2f} s a caption"
             f" {point.peak_mb:8.0f} MiB"

@@ -24,6 +24,8 @@ from fuseprompt.methods import autodan
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.objective import BoundObjective, Objective
+from fuseprompt.search.edits import Candidates as Edited
+from fuseprompt.search.edits import Edits
 from fuseprompt.search.hypotheses import Candidates, Hypotheses
 from fuseprompt.search.scoring import exact_losses
 from fuseprompt.text.tokenizer import Tokenizer
@@ -107,6 +109,35 @@ def recording(asked: list[Asked]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def recording_edits(secondaries: list[Asked], primary: list[Asked]) -> Iterator[None]:
+    """Write down what every step of a search by edits asks the models in this block.
+
+    Args:
+        secondaries: Grows by one entry a step: the texts that are edited, and the candidates.
+        primary: The same for those candidates whose fluency is computed.
+    """
+
+    def asked(edits: Edits, candidates: Edited) -> Asked:
+        return Asked(edits.texts, tuple(candidates.rows.tolist()), candidates.texts)
+
+    score, exact_fluency = Edits.score, Edits._exact_fluency
+
+    def watched(edits: Edits, candidates: Edited, num_exact: int) -> Any:
+        secondaries.append(asked(edits, candidates))
+        return score(edits, candidates, num_exact)
+
+    def watched_fluency(edits: Edits, candidates: Edited) -> list[float]:
+        primary.append(asked(edits, candidates))
+        return exact_fluency(edits, candidates)
+
+    with (
+        mock.patch.object(Edits, "score", watched),
+        mock.patch.object(Edits, "_exact_fluency", watched_fluency),
+    ):
+        yield
+
+
 @final
 @dataclass(frozen=True)
 class Work:
@@ -144,6 +175,74 @@ def least_work(objective: Objective, asked: Sequence[Asked]) -> dict[str, tuple[
             _least_of_secondary(term.model.tokenizer, step, is_causal=is_causal) for step in asked
         )
     return work
+
+
+def least_work_of_edits(
+    objective: Objective, secondaries: Sequence[Asked], primary: Sequence[Asked]
+) -> dict[str, tuple[Work, ...]]:
+    """Return what each model reads at least in a search by edits.
+
+    A causal language model reads a text from its first token on that no text before it had; a
+    secondary reads every candidate whole.
+
+    Args:
+        objective: The objective.
+        secondaries: What the search asked the secondaries.
+        primary: What it asked the primary.
+
+    Returns:
+        The work of each step, by term.
+    """
+    steps = tuple(_least_of_edits(objective.primary.tokenizer, primary))
+    work = {objective.fluency.name: steps}
+    for term in objective.terms:
+        tokenizer = term.model.tokenizer
+        work[term.name] = tuple(
+            _least_of_secondary(tokenizer, step, is_causal=False) for step in secondaries
+        )
+    return work
+
+
+def least_work_of_continuations(
+    objective: Objective, asked: Sequence[Asked], following: str
+) -> dict[str, tuple[Work, ...]]:
+    """Return what each model reads at least where a secondary reads texts and what follows them.
+
+    Args:
+        objective: The objective.
+        asked: What a search asked.
+        following: What should follow; its last token is predicted and never read.
+
+    Returns:
+        The work of each step, by term.
+    """
+    work = {objective.fluency.name: tuple(_least_of_primary(objective.primary.tokenizer, asked))}
+    for term in objective.terms:
+        encode = term.model.tokenizer.encode_batch
+        steps = []
+        for step in asked:
+            beams = encode(step.beams)
+            row_of = dict(zip(step.texts, step.rows, strict=True))
+            read = [ids[:-1] for ids in encode([text + following for text in row_of])]
+            known = [_shared(beams[r], ids) for ids, r in zip(read, row_of.values(), strict=True)]
+            steps.append(Work(len(read), sum(map(len, read)) - sum(known)))
+        work[term.name] = tuple(steps)
+    return work
+
+
+def _least_of_edits(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[Work]:
+    seen: set[tuple[int, ...]] = set()
+    for step in asked:
+        origins = tokenizer.encode_batch(step.beams)
+        rows = {
+            tuple(ids): origins[row]
+            for ids, row in zip(tokenizer.encode_batch(step.texts), step.rows, strict=True)
+        }
+        # A text that is edited was mostly a candidate before, and its end is read again never.
+        tokens = [len(ids) - min(_shared(of, ids), len(ids) - 1) for ids, of in rows.items()]
+        tokens += [len(ids) for ids in set(map(tuple, origins)) - seen]
+        seen.update(rows, map(tuple, origins))
+        yield Work(len(tokens), sum(tokens))
 
 
 def _least_of_primary(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[Work]:

@@ -11,26 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
-import torch
-
-from benchmarks.speed.meter import Asked, ForwardMeter, Work, least_work, recording
+from benchmarks.speed.ceiling import REPEATS, bare_seconds, tokens_read
+from benchmarks.speed.meter import Asked, ForwardMeter, least_work, recording
 from benchmarks.speed.process import peak_mb, resident_mb, run_in_child
 from benchmarks.speed.shapes import SETUPS, Setup
+from benchmarks.speed.texts import TEXT_SETUPS, TextBench, measure_texts
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse.alignment import default_words
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.methods.published import PublishedSearch
-from fuseprompt.models.base import CausalModel, TextModel
-from fuseprompt.models.batching import TOKENS_PER_PASS
-from fuseprompt.objective.objective import Objective
 from fuseprompt.search.minimize import minimize
-from fuseprompt.text.retokenize import PaddedIds
 
 #: Numbers of problems that are searched together.
 PROBLEMS: Final = (1, 4, 16)
 _STEPS: Final = 2
-_REPEATS: Final = 3
 _BEAM_WIDTH: Final = 5
 #: Words for the published side's maps: their number changes no step.
 _FIT: Final = FitSettings(words_per_case=256, min_words=16, by_pairs=False)
@@ -125,11 +120,11 @@ class Run:
     asked: tuple[Asked, ...]
 
 
-def bench_search(shapes: Sequence[str]) -> Iterator[SearchBench]:
+def bench_search(shapes: Sequence[str]) -> Iterator[SearchBench | TextBench]:
     """Measure shapes, each in its own process, one after the other.
 
     Args:
-        shapes: Names of `SETUPS`.
+        shapes: Names of `SETUPS` and `TEXT_SETUPS`.
 
     Yields:
         The result of each.
@@ -138,9 +133,10 @@ def bench_search(shapes: Sequence[str]) -> Iterator[SearchBench]:
         ProblemError: If there is no such shape.
         FuseError: If one fails, or the offline models were not prepared.
     """
-    unknown = sorted(set(shapes) - set(SETUPS))
+    names = [*SETUPS, *TEXT_SETUPS]
+    unknown = sorted(set(shapes) - set(names))
     if unknown or not shapes:
-        raise ProblemError(f"shapes: expected some of {', '.join(SETUPS)}, got {unknown}.")
+        raise ProblemError(f"shapes: expected some of {', '.join(names)}, got {unknown}.")
     for name in shapes:
         row = run_in_child(
             __name__,
@@ -148,20 +144,22 @@ def bench_search(shapes: Sequence[str]) -> Iterator[SearchBench]:
             what=f"The shape {name}",
             hint="It needs 5 GB of memory.",
         )
-        scaling = tuple(Scaling(**point) for point in row.pop("scaling"))
-        yield SearchBench(**row, scaling=scaling)
+        scaling = tuple(Scaling(**point) for point in row.pop("scaling", ()))
+        yield TextBench(**row) if name in TEXT_SETUPS else SearchBench(**row, scaling=scaling)
 
 
 def measure_shape(name: str) -> dict[str, Any]:
     """Measure a shape; the body of the child processes.
 
     Args:
-        name: A name of `SETUPS`.
+        name: A name of `SETUPS` or `TEXT_SETUPS`.
 
     Returns:
-        A `SearchBench` as plain values.
+        A `SearchBench` or a `TextBench` as plain values.
     """
     before = resident_mb()
+    if name in TEXT_SETUPS:
+        return asdict(measure_texts(name, TEXT_SETUPS[name](), memory_before=before))
     return asdict(measure(name, SETUPS[name](), WIDTHS[name], memory_before=before))
 
 
@@ -195,7 +193,7 @@ def measure(
     # As often as every bare pass, since the fastest of each is compared.
     runs = [
         search(setup, width=widths.ours, count=1, first=5000 + i, steps=widths.steps)
-        for i in range(_REPEATS)
+        for i in range(REPEATS)
     ]
     ours = min(runs, key=lambda run: run.seconds / run.candidates)
     peak = peak_mb() - memory_before
@@ -266,47 +264,3 @@ def published_rate(setup: Setup, width: int) -> float:
         state = method.step(state)
         seconds = time.perf_counter() - started
     return state.histories[0][0].evaluations / seconds
-
-
-def tokens_read(objective: Objective, meter: ForwardMeter) -> int:
-    """Return the tokens that all models of an objective read, counted once for a shared matrix."""
-    models = [objective.primary, *(term.model for term in objective.terms)]
-    shapes = {(m.vocabulary.shape[0], m.vocabulary.shape[1]) for m in models}
-    return sum(meter.tokens[shape] for shape in shapes)
-
-
-def bare_seconds(objective: Objective, work: Mapping[str, Sequence[Work]]) -> float:
-    """Return the seconds of bare forward passes over so much work, the fastest of three each.
-
-    Args:
-        objective: The objective.
-        work: Rows and tokens of each step, by term.
-    """
-    total = sum(
-        step.tokens * _bare_seconds_per_token(objective.primary, step)
-        for step in work[objective.fluency.name]
-    )
-    for term in objective.terms:
-        total += sum(
-            step.tokens * _bare_seconds_per_token(term.model, step) for step in work[term.name]
-        )
-    return total
-
-
-def _bare_seconds_per_token(model: CausalModel | TextModel, work: Work) -> float:
-    """Return the seconds per token of a pass with as many rows as fit one, of mean length."""
-    length = work.length
-    rows = max(1, min(work.rows, TOKENS_PER_PASS // length))
-    times = []
-    for seed in range(_REPEATS):
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(len(model.vocabulary), (rows, length), generator=generator)
-        suffix = model.tokenizer.suffix_ids[-1:]
-        ids[:, length - len(suffix) :] = torch.tensor(suffix)
-        started = time.perf_counter()
-        if isinstance(model, CausalModel):
-            model.next_log_probs(ids)
-        else:
-            model.outputs(PaddedIds(ids, torch.full((rows,), length)))
-        times.append(time.perf_counter() - started)
-    return min(times) / (rows * length)

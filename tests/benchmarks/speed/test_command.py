@@ -5,6 +5,7 @@ import json
 from benchmarks.speed import __main__ as command
 from benchmarks.speed.fit import FitBench
 from benchmarks.speed.search import Scaling, SearchBench
+from benchmarks.speed.texts import TextBench
 
 
 def test_a_fit_as_json_and_as_text(monkeypatch, capsys):
@@ -59,6 +60,24 @@ def test_searches_as_json_lines_and_as_text(monkeypatch, capsys):
     assert asked == [["paper2", "offline"], ["paper2"]]
 
 
+def test_a_row_without_a_published_arm(monkeypatch, capsys):
+    row = TextBench("edit", 9.0, 0.75, 0.9, 0.5, 900.0)
+    monkeypatch.setattr(command, "bench_search", lambda shapes: iter([row]))
+    assert command.main(["search", "--shapes", "edit", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [
+        "shapes",
+        "ours_candidates_per_s",
+        "ceiling_ratio",
+        "forward_share",
+        "token_efficiency",
+        "peak_mb",
+    ]
+    assert command.main(["search", "--shapes", "edit"]) == 0
+    output = capsys.readouterr().out
+    assert "of the ceiling         0.75" in output
+    assert "published" not in output
+
+
 def test_an_unknown_shape_is_one_sentence(capsys):
     assert command.main(["search", "--shapes", "paper4", "--json"]) == 1
-    assert "expected some of paper2, paper3, offline" in capsys.readouterr().err
+    assert "expected some of paper2, paper3, offline, edit, continuation" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_a_search_runs_on_another_device(setup):
 
 
 def test_shapes_are_named(monkeypatch):
-    with pytest.raises(ProblemError, match=r"paper2, paper3, offline, got \['paper4'\]"):
+    with pytest.raises(ProblemError, match=r"offline, edit, continuation, got \['paper4'\]"):
         next(bench_search.bench_search(["paper2", "paper4"]))
     asked = []
 
