@@ -63,7 +63,8 @@ def _bare_seconds_per_token(
         suffix = model.tokenizer.suffix_ids[-1:]
         ids[:, length - len(suffix) :] = torch.tensor(suffix)
         started = time.perf_counter()
-        if isinstance(model, CausalLM):
+        if isinstance(model, CausalModel):
+            assert isinstance(model, CausalLM), "the benchmark's writers are modules"
             with torch.no_grad():
                 model.module(input_ids=ids, logits_to_keep=0 if at_all_tokens else 1)
         else:

@@ -119,10 +119,16 @@ def continuation_setup(lm: CausalLM, *, steps: int = _STEPS) -> TextSetup:
     return TextSetup(objective, AutoDAN(steps, max_end_nats=-1.0), tuple(problems))
 
 
+def _load_writer() -> CausalLM:
+    model = load("offline:lm")
+    assert isinstance(model, CausalLM)
+    return model
+
+
 #: How each row is built.
 TEXT_SETUPS: Final[Mapping[str, Callable[[], TextSetup]]] = {
-    "edit": lambda: edit_setup(load("offline:lm"), load("offline:sentence")),
-    "continuation": lambda: continuation_setup(load("offline:lm")),
+    "edit": lambda: edit_setup(_load_writer(), load("offline:sentence")),
+    "continuation": lambda: continuation_setup(_load_writer()),
 }
 
 
