@@ -66,6 +66,18 @@ def test_a_margin_for_finished_texts_makes_no_result_worse_than_its_start(start:
     assert result.loss <= before.loss + 1e-5
 
 
+def test_texts_that_do_not_end_as_sentences_have_alternatives_too() -> None:
+    # Ends are dear: a label is the best text, and no full stop makes it better.
+    terms = [Fluency(gpt2(), per_token=False, weight=9.0), Label(classifier())]
+    problem = Problem("0", {"sentiment": "positive"}, "", "the old museum")
+    (result,) = minimize(Objective(terms), search(3), problem)
+    texts = [one.text for one in (result, *result.alternatives)]
+    assert not result.finished
+    assert len(set(texts)) == len(texts) > 3
+    losses = [one.loss for one in (result, *result.alternatives)]
+    assert losses == sorted(losses)
+
+
 def test_one_problem_is_searched_like_many(results: list[Result]) -> None:
     for problem, together in zip(started(), results, strict=True):
         (alone,) = minimize(objective(), search(), problem)

@@ -220,7 +220,7 @@ def test_a_search_ends_where_a_model_has_no_room(monkeypatch):
     state = method.init(bound)
     while not method.is_done(state):
         state = method.step(state)
-    (text,) = (found.active for found in method.finish(state))
+    ((text,),) = (found.active for found in method.finish(state))
     assert state.num_steps < 9
     assert text.startswith(PREFIX)
     assert len(clip().tokenizer.add_special_tokens(clip().tokenizer.encode(text))) <= 9

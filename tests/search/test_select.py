@@ -54,8 +54,27 @@ def test_the_result_is_no_matter_of_the_last_bit() -> None:
     ids = [gpt2().tokenizer.encode(text) for text in texts]
     first = ids.index(min(ids))
     for losses in ([1.0, 1.000001], [1.000001, 1.0]):
-        found = Found(texts, None, ())
+        found = Found(texts, (), ())
         assert found.order([Evaluation(e, {}) for e in losses], gpt2().tokenizer)[0] == first
+
+
+def test_active_texts_count_where_they_beat_all_finished_ones_by_the_margin() -> None:
+    active, finished = ("a", "b", "c"), ("A dog.", "A cat.")
+    losses = [2.0, 3.0, 0.5, 0.9, 1.5]
+    exact = [Evaluation(loss, {}) for loss in losses]
+    tokenizer = gpt2().tokenizer
+    assert Found(finished, active, ()).order(exact, tokenizer) == [2, 3, 0, 1]
+    assert Found((), active, ()).order(exact[2:], tokenizer) == [0, 1, 2]
+    # A demand that only a finished text meets comes before any margin, and the other way round.
+    exact[2] = Evaluation(0.5, {}, violation=1.0)
+    assert Found(finished, active, ()).order(exact, tokenizer) == [3, 0, 1]
+    unmet = [Evaluation(e.loss, {}, 1.0 - e.violation) for e in exact]
+    assert Found(finished, active, ()).order(unmet, tokenizer) == [2, 3, 0, 1]
+
+
+def test_a_chain_keeps_what_both_methods_found() -> None:
+    first, second = Found(("A dog.",), ("a",), ()), Found(("A cat.",), ("b", "a"), ())
+    assert second.after(first).texts == ("A cat.", "A dog.", "b", "a")
 
 
 def test_fewer_candidates_than_beams_are_all_kept() -> None:

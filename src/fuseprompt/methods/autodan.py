@@ -26,7 +26,7 @@ from fuseprompt.search.hypotheses import (
     join,
     order_by_loss,
 )
-from fuseprompt.search.method import Found, HistoryEntry
+from fuseprompt.search.method import Found, HistoryEntry, check_counts
 from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_probs
 
 #: Added to the loss of a candidate per unmet demand of a constraint, growing to this at the last
@@ -72,9 +72,7 @@ class AutoDAN:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        for name in ("steps", "beam_width", "search_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
+        check_counts(self, "steps", "beam_width", "search_width")
 
     def init(self, bound: BoundObjective) -> "AutoDANState":
         """Return the state before the first step: the beginning of each text as a hypothesis."""
@@ -141,9 +139,9 @@ class AutoDAN:
             complete = [text for text in losses if state.bound.is_complete(text, problem)]
             texts = complete or ([] if finished else list(losses))
             order = order_by_loss([losses[t] for t in texts], texts, tokenizer)
-            active = texts[order[0]] if order else None
-            if active is None and not finished:
-                active = state.bound.problems[problem].prefix
+            active = tuple(texts[i] for i in order[:1])
+            if not (active or finished):
+                active = (state.bound.problems[problem].prefix,)
             ended = tuple(entry.text for entry in finished)
             found.append(Found(ended, active, state.histories[problem]))
         return found

@@ -11,9 +11,9 @@ from typing import final
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
-from fuseprompt.search.edited import Edited, EditedProblem, EditState, check_counts, limit
+from fuseprompt.search.edited import Edited, EditedProblem, EditState, limit
 from fuseprompt.search.edits import Candidates
-from fuseprompt.search.method import Found
+from fuseprompt.search.method import Found, check_counts
 
 
 @final
@@ -48,7 +48,8 @@ class LocalSearch:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        check_counts(self, "steps", "per_place", "search_width", "num_exact", "patience")
+        counts = ("per_place", "search_width", "num_exact", "patience", "num_tokens", "num_kept")
+        check_counts(self, "steps", *counts)
 
     def init(self, bound: BoundObjective) -> EditState:
         """Return the state before the first step."""
@@ -58,15 +59,19 @@ class LocalSearch:
         """Return the state after one more list of candidates of each text."""
         active = [i for i, problem in enumerate(state.problems) if not self._is_done(problem)]
         problems = [state.problems[i] for i in active]
-        texts = [p.best[0].text if self._restarts(p) else p.current.text for p in problems]
+        again = {row for row, problem in enumerate(problems) if self._restarts(problem)}
+        texts = [(p.best[0] if i in again else p.current).text for i, p in enumerate(problems)]
         edits = state.editor.read(texts, active)
-        drawn = edits.sample(self.per_place, self.num_exact, state.seeds(active))
         ordered = Candidates.join(edits.best(self.per_place), edits.removals())
         known = [{*p.visited, *(one.text for one in p.scored)} for p in problems]
-        ordered = ordered[[i for i, (r, text) in enumerate(ordered.pairs) if text not in known[r]]]
-        again = [i for i, (r, _) in enumerate(drawn.pairs) if self._restarts(problems[r])]
-        going = [i for i, (r, _) in enumerate(ordered.pairs) if not self._restarts(problems[r])]
-        chosen = Candidates.join(drawn[again], limit(ordered[going], self.search_width))
+        pairs = enumerate(ordered.pairs)
+        fresh = [i for i, (r, text) in pairs if r not in again and text not in known[r]]
+        chosen = limit(ordered[fresh], self.search_width)
+        if again:
+            drawn = edits.sample(self.per_place, self.num_exact, state.seeds(active))
+            chosen = Candidates.join(
+                drawn[[i for i, (r, _) in enumerate(drawn.pairs) if r in again]], chosen
+            )
         return state.after(active, edits.score(chosen, self.num_exact), self._move, self.num_kept)
 
     def _restarts(self, problem: EditedProblem) -> bool:

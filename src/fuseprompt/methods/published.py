@@ -29,7 +29,7 @@ from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.beginnings import begin
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.method import Found, HistoryEntry
+from fuseprompt.search.method import Found, HistoryEntry, check_counts
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 #: Candidates that are scored in one pass.
@@ -61,9 +61,7 @@ class PublishedSearch:
 
     def __post_init__(self) -> None:
         """Check the counts."""
-        for name in ("steps", "beam_width", "search_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, was: {getattr(self, name)}.")
+        check_counts(self, "steps", "beam_width", "search_width")
 
     def init(self, bound: BoundObjective) -> "PublishedState":
         """Return the state before the first step: the beginning of each text as its only beam."""
@@ -105,7 +103,7 @@ class PublishedSearch:
     def finish(self, state: "PublishedState") -> list[Found]:
         """Return the best beam of each problem, which does not end as a sentence."""
         pairs = zip(state.beams, state.histories, strict=True)
-        return [Found((), state.text(beams), history) for beams, history in pairs]
+        return [Found((), (state.text(beams),), history) for beams, history in pairs]
 
     def _grow(self, state: "PublishedState", problem: int) -> tuple["Beams", int]:
         """Return the beams of a problem after one more token, and the number of candidates."""

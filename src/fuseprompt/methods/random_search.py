@@ -11,8 +11,8 @@ from typing import final
 
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.language_model import LanguageModelOnly
-from fuseprompt.search.edited import Edited, EditedProblem, EditState, check_counts
-from fuseprompt.search.method import Found
+from fuseprompt.search.edited import Edited, EditedProblem, EditState
+from fuseprompt.search.method import Found, check_counts
 
 
 @final

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
 from fuseprompt.objective.objective import BoundObjective, Evaluation, derive_seed
 from fuseprompt.proposals.base import Proposal
@@ -102,14 +102,16 @@ class EditState:
         return [edited[i] for i in order_by_loss(losses, texts, tokenizer, violations)]
 
     def found(self) -> list[Found]:
-        """Return the best texts of each problem; none that is worse than what it began with."""
+        """Return the best texts of each problem; no result is worse than what it began with."""
         result = []
         for problem in self.problems:
             # Finished texts win by a margin, which must not make a result worse than the start.
-            texts = [one.text for one in problem.best if not problem.begun.is_better(one)]
-            ended = tuple(text for text in texts if text.endswith(SENTENCE_ENDS))
-            others = [text for text in texts if not text.endswith(SENTENCE_ENDS)]
-            result.append(Found(ended, others[0] if others else None, problem.history))
+            begun, best = problem.begun, problem.best
+            if not begun.text.endswith(SENTENCE_ENDS):
+                best = tuple(one for one in best if not begun.is_better(one))
+            ended = tuple(one.text for one in best if one.text.endswith(SENTENCE_ENDS))
+            active = tuple(one.text for one in best if one.text not in ended)
+            result.append(Found(ended, active, problem.history))
         return result
 
 
@@ -123,10 +125,3 @@ def limit(candidates: Candidates, count: int) -> Candidates:
         if taken[row] <= count:
             chosen.append(i)
     return candidates[chosen]
-
-
-def check_counts(settings: Any, *names: str) -> None:
-    """Refuse counts below 1."""
-    for name in names:
-        if getattr(settings, name) < 1:
-            raise ValueError(f"{name} must be at least 1, was: {getattr(settings, name)}.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, final, runtime_checkable
 
 from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.search.hypotheses import order_by_loss
@@ -28,13 +28,13 @@ class HistoryEntry:
 @final
 @dataclass(frozen=True)
 class Found:
-    """The outcome of one problem: finished texts, best first, and the best active one.
+    """The outcome of one problem: texts that end as a sentence, and active ones, best first.
 
-    The loss of the active text lacks its end, so that the exact losses of both must decide.
+    A method's losses of active texts may lack the end, so that the exact losses of all must decide.
     """
 
     finished: tuple[str, ...]
-    active: str | None
+    active: tuple[str, ...]
     history: tuple[HistoryEntry, ...]
 
     def after(self, other: "Found") -> "Found":
@@ -42,25 +42,35 @@ class Found:
         steps = other.history[-1].step if other.history else 0
         later = tuple(replace(entry, step=entry.step + steps) for entry in self.history)
         finished = tuple(dict.fromkeys((*self.finished, *other.finished)))
-        return Found(finished, self.active or other.active, (*other.history, *later))
+        active = tuple(dict.fromkeys((*self.active, *other.active)))
+        return Found(finished, active, (*other.history, *later))
 
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts, finished ones first."""
-        return self.finished if self.active is None else (*self.finished, self.active)
+        return (*self.finished, *self.active)
 
     def order(self, exact: Sequence[Evaluation], tokenizer: Tokenizer) -> list[int]:
-        """Return the index of the result, then those of other finished texts; ties by token ids."""
+        """Return the indices of the result and of the alternatives to it; ties by token ids.
+
+        Of active texts only those count that beat every finished one by the margin.
+        """
         count = len(self.finished)
         losses, violations = [e.loss for e in exact], [e.violation for e in exact]
         ended = order_by_loss(losses[:count], self.finished, tokenizer, violations[:count])
-        if ended and (
-            self.active is None
-            or (violations[count], losses[count] + ACTIVE_MARGIN)
-            >= (violations[ended[0]], losses[ended[0]])
-        ):
-            return ended
-        return [count, *ended]
+        rest = order_by_loss(losses[count:], self.active, tokenizer, violations[count:])
+        active = [count + i for i in rest]
+        if ended:
+            least = violations[ended[0]], losses[ended[0]]
+            active = [i for i in active if (violations[i], losses[i] + ACTIVE_MARGIN) < least]
+        return [*active, *ended]
+
+
+def check_counts(settings: Any, *names: str) -> None:
+    """Refuse counts below 1."""
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} must be at least 1, was: {getattr(settings, name)}.")
 
 
 @runtime_checkable
