@@ -14,7 +14,8 @@ from fuseprompt.objective.objective import BoundObjective, Objective
 from fuseprompt.objective.problem import Constraint, Forbid, MaxWords, Problem, Require
 from fuseprompt.objective.terms import Fluency, Label, TextSimilarity
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
-from fuseprompt.search.edits import INSERT, LENGTHEN, REPLACE, RESPELL, Candidates, Editor, Edits
+from fuseprompt.search.edits import Candidates, Editor, Edits
+from fuseprompt.search.places import INSERT, LENGTHEN, REPLACE, RESPELL
 from tests.tiny import MAX_LENGTH, classifier, gpt2, llama, sentence_encoder
 
 TARGETS = {"text": "a happy dog", "after-gpt2": " the sea", "after-llama": " a boat"}
@@ -234,7 +235,9 @@ def test_a_text_without_prefix_keeps_a_word_at_its_beginning() -> None:
     assert set(texts) <= {pieces[t] + " happy dog" for t in tokens}
     assert len(texts) > 10
     assert all(text[0].isalnum() for text in (*edits.best(420).texts, *edits.removals().texts))
-    assert "Happy dog" in edits.removals().texts
+    assert "happy dog" in edits.removals().texts
+    assert "Happy dog" in read(gpt2, ["A happy dog"]).removals().texts
+    assert "My dog" in read(gpt2, ["Yes, my dog"]).removals().texts
 
 
 def _finite(scores: Tensor, row: int) -> tuple[Tensor, Tensor]:
@@ -266,6 +269,13 @@ def test_words_are_removed_and_wanted_ones_added() -> None:
         *wanted
     }
     assert {"An image of museum dog", "An image of a museum"} <= {*wanted}
+
+
+def test_a_wanted_word_is_added_whole_where_the_text_ends_in_its_beginning() -> None:
+    edits = read(gpt2, ["An image of a muse"], "An image of", "{}", Require(("museum",)))
+    wanted = [t for t in edits.removals().texts if "um" in t]
+    assert "An image of a museum muse" in wanted
+    assert all("museum" in t.split() for t in wanted)
 
 
 def test_forbidden_texts_are_no_candidates() -> None:
@@ -309,6 +319,8 @@ def test_a_text_without_words_has_no_edits(text: str) -> None:
 
 def test_the_last_word_is_not_removed() -> None:
     assert not any(t in (".", "") for t in read(gpt2, ["dog."]).removals().texts)
+    after_prefix = read(gpt2, ["An image of dog."], "An image of").removals().texts
+    assert not any(t.rstrip(".!?") == "An image of" for t in after_prefix)
 
 
 def bound_of(labels: Sequence[str]) -> BoundObjective:

@@ -18,11 +18,11 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation
 from fuseprompt.proposals.base import Positions, Proposal
 from fuseprompt.search.candidates import Proposer, lowest
 from fuseprompt.search.places import (
-    INSERT,
-    LENGTHEN,
+    CLOSING,
     REPLACE,
     REPLACING,
     RESPELL,
+    WHOLE,
     Place,
     find_places,
 )
@@ -183,7 +183,7 @@ class Edits:
         device = scores.device
         initial = classes.initial_ids
         terms = [(t.weight, self.editor.proposer.scorers[t.name]) for t in self.bound.terms]
-        whole = [i for i, p in enumerate(self.places) if p.kind in (REPLACE, INSERT)]
+        whole = [i for i, p in enumerate(self.places) if p.kind in WHOLE]
         if whole:
             positions = self._positions(whole)
             moved = sum(
@@ -200,7 +200,7 @@ class Edits:
                     column = torch.searchsorted(ids, alike.contiguous())
                     scores[i] = float("inf")
                     scores[i, first] = expected[i, first] + moved[row, column]
-        inside = [i for i, p in enumerate(self.places) if p.kind in (LENGTHEN, RESPELL)]
+        inside = [i for i, p in enumerate(self.places) if p.kind not in WHOLE]
         if inside:
             at = torch.tensor(inside, device=device)
             allowed = classes.on(device).word_internal
@@ -236,13 +236,15 @@ class Edits:
         bound, primary = self.bound, self.bound.objective.primary
         free = [not bound.allows(t, p) for t, p in zip(self.texts, self.problems, strict=True)]
         encoded = primary.tokenizer.encode_batch(candidates.texts)
+        read = primary.tokenizer.decode_batch(encoded)
         kept, seen, demands = [], set(), []
         for i, (row, text) in enumerate(candidates.pairs):
             problem = self.problems[row]
             length = len(encoded[i]) + bound.reserved(problem)
             if text == self.texts[row] or (row, text) in seen or length > primary.max_length:
                 continue
-            if not any(map(str.isalnum, text)) or primary.tokenizer.decode(encoded[i]) != text:
+            own = text[len(bound.problems[problem].prefix) :]
+            if not any(map(str.isalnum, own)) or read[i] != text:
                 continue
             if free[row] or bound.allows(text, problem):
                 kept.append(i)
@@ -317,14 +319,14 @@ class Edits:
             total = self.nats[row][self._given[row] :].sum()
             for place in (p for p in self.places if p.row == row and p.kind == REPLACE):
                 left, right = place.left, place.right
+                if not left:  # The next word begins the text as the removed one did.
+                    right = right.lstrip(CLOSING + " ")
+                    right = (right[:1].upper() if text[0].isupper() else right[:1]) + right[1:]
                 rest = self._nats_without(row, place.index, place.removed)
-                if left or right[:1] != " ":
-                    add(row, left + right, rest, count - place.removed)
-                else:
-                    add(row, right[1:2].upper() + right[2:], rest, count - place.removed)
-            problem = self.problems[row]
-            for wanted in self.bound.wanted(text, problem):
-                for place in (p for p in self.places if p.row == row and p.kind < LENGTHEN):
+                add(row, left + right, rest, count - place.removed)
+            # Whole words, not the rest of one that ends the text.
+            for wanted in self.bound.wanted(f"{text}\n", self.problems[row]):
+                for place in (p for p in self.places if p.row == row and p.kind in WHOLE):
                     begun = place.left + wanted if place.left else wanted.lstrip()
                     add(row, begun + place.right, total, count)
             if text[-1:].isalnum():

@@ -7,11 +7,17 @@ from typing import Final, final
 
 from fuseprompt.text.tokenizer import Tokenizer
 
-#: A word with its blank, and the punctuation that closes it and stays where it is.
-_WORD: Final = re.compile(r"\s?(?P<core>\S*?)(?P<rest>[.,;:!?)\"']*)(?=\s|$)")
+#: Punctuation that closes a word, and stays where it is when the word is edited.
+CLOSING: Final = ".,;:!?)\"'"
+
+#: A word with its blank, and the punctuation that closes it.
+_WORD: Final = re.compile(rf"\s?(?P<core>\S*?)[{CLOSING}]*(?=\s|$)")
 
 #: Kinds of places: what a token there does.
 REPLACE, INSERT, LENGTHEN, RESPELL = range(4)
+
+#: The kinds where a token is the beginning of a word.
+WHOLE: Final = (REPLACE, INSERT)
 
 #: The kinds where a token takes the place of others.
 REPLACING: Final = (REPLACE, RESPELL)
@@ -57,7 +63,7 @@ def find_places(tokenizer: Tokenizer, text: str, prefix: str, row: int) -> Itera
         inside = [begin for begin, end in offsets if first < begin and end == stop]
         if inside:
             found.append(place(RESPELL, inside[0], stop))
-    end = len(text.rstrip(".,;:!?)\"'"))
+    end = len(text.rstrip(CLOSING))
     if end >= max(len(prefix), 1):
         found.append(place(INSERT, end, end))
     yield from (one for one in found if one is not None)
