@@ -166,6 +166,18 @@ def test_a_start_may_break_rules_that_edits_can_mend() -> None:
     rules = [Forbid(("cat",)), MaxWords(2), MaxChanged(0.5)]
     problem = Problem("0", {}, "An image of", "An image of the old cat")
     check(Objective([Fluency(gpt2())], constraints=rules).bind([problem]))
+    # The start breaks the one rule and the prefix the other.
+    rules = [Forbid(("cat",)), MaxChanged(0.2)]
+    problem = Problem("0", {}, "", "An image of the old cat at night.")
+    check(Objective([Fluency(gpt2())], constraints=rules).bind([problem]))
+
+
+def test_what_a_method_found_may_fill_the_length_that_a_start_may_not() -> None:
+    long = "a" + " a" * (MAX_LENGTH - 1)
+    bound = Objective([Fluency(gpt2())]).bind([Problem("0")])
+    check(bound.starting_from([long]))
+    with pytest.raises(SearchError, match="start of problem '0' has 64 tokens"):
+        check(Objective([Fluency(gpt2())]).bind([Problem("0", start=long)]))
 
 
 def test_changes_without_a_start_are_refused() -> None:

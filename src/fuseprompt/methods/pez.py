@@ -28,13 +28,13 @@ from fuseprompt.fuse.adapter import FuseAdapter
 from fuseprompt.models.base import prepend_beginning, replaced_embeddings
 from fuseprompt.models.batching import full_precision
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.objective.bound_term import END_ROOM
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.language_model import LanguageModelOnly
+from fuseprompt.search.beginnings import has_room
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.edited import Edited, EditedProblem, EditState, check_counts
-from fuseprompt.search.method import Found
+from fuseprompt.search.edited import Edited, EditedProblem, EditState
+from fuseprompt.search.method import Found, check_counts
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.token_classes import SENTENCE_ENDS
 
@@ -74,7 +74,10 @@ class PEZ:
         """Return the state before the first step: the embeddings of the starts."""
         primary = bound.objective.primary
         if not isinstance(primary, CausalLM):
-            raise ProblemError(f"PEZ needs a CausalLM as the primary, got {type(primary)}.")
+            raise ProblemError(
+                f"PEZ needs a CausalLM as the primary, got {type(primary).__name__}. Load one, or "
+                "search by AutoDAN."
+            )
         texts = EditState.start(bound, LanguageModelOnly(), self.num_tokens)
         adapters = {}
         for term in bound.terms:
@@ -96,7 +99,7 @@ class PEZ:
         bound, tokens = state.texts.editor.bound, state.tokens
         ids = tokens.project(state.embeds)
         texts = bound.objective.primary.tokenizer.decode_batch(ids)
-        rows = [i for i, text in enumerate(texts) if tokens.has_room(text, i)]
+        rows = [i for i, text in enumerate(texts) if has_room(bound, text, i)]
         grad = torch.zeros_like(state.embeds)
         if rows:
             grad[rows] = state.gradient(ids, rows) * (tokens.kinds[rows] != _FIXED)[..., None]
@@ -189,16 +192,6 @@ class _Tokens:
         near = near.masked_fill(~self.allowed[self.kinds.clamp_min(0)], -float("inf"))
         ids = torch.where(self.kinds == _FIXED, self.given.ids, near.argmax(dim=2).cpu())
         return PaddedIds(ids, self.given.lengths).to_lists()
-
-    def has_room(self, text: str, problem: int) -> bool:
-        """Return whether every model takes a text."""
-        around = sum(map(len, self.bound.around[problem]))
-        models = [(self.primary.tokenizer, self.primary.max_length - around)]
-        models += [(term.tokenizer, term.max_length) for term in self.bound.terms]
-        return all(
-            len(tokenizer.add_special_tokens(tokenizer.encode(text))) + END_ROOM < limit
-            for tokenizer, limit in models
-        )
 
     def is_new(self, text: str, number: int, problem: EditedProblem) -> bool:
         """Return whether a text may be a result, and is not the one that was scored last."""

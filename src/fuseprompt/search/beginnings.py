@@ -51,12 +51,13 @@ def _open_start(start: str | None, problem: Problem) -> str:
 
 def check(bound: BoundObjective) -> None:
     """Refuse a prefix, start or template that cannot be read back, is forbidden or is too long."""
+    # What a method before this one found is no such start: it may fill a model's length.
     primary: CausalModel | TextModel = bound.objective.primary
     models = [(primary, primary.max_length), *((t.model, t.max_length) for t in bound.terms)]
-    for number, (problem, start) in enumerate(zip(bound.problems, bound.starts, strict=True)):
+    for number, problem in enumerate(bound.problems):
         kinds = {"prefix": problem.prefix}
-        if start is not None:
-            kinds["start"] = start
+        if problem.start is not None:
+            kinds["start"] = problem.start
         for kind, text in kinds.items():
             again = primary.tokenizer.decode(primary.tokenizer.encode(text))
             if again != text or text[-1:].isspace():
@@ -77,11 +78,12 @@ def check(bound: BoundObjective) -> None:
                         f"The {kind} of problem {problem.id!r} has {len(ids) + around} tokens for "
                         f"{model.name}, which takes texts of at most {limit}. Shorten it."
                     )
-        if not any(bound.allows(text, number) for text in kinds.values()):
-            raise SearchError(
-                f"The prefix {problem.prefix!r} has a forbidden word, so that every text would "
-                "have it. Choose another prefix, or allow the word."
-            )
+        for rule in bound.objective.constraints:
+            if not any(rule.allows(text, problem) for text in kinds.values()):
+                raise SearchError(
+                    f"The prefix {problem.prefix!r} has a forbidden word, so that every text would "
+                    f"have it: {rule}. Choose another prefix, or allow the word."
+                )
 
 
 def begin_whole(bound: BoundObjective, num_tokens: int) -> tuple[str, ...]:
@@ -106,11 +108,11 @@ def _draw(bound: BoundObjective, num_tokens: int) -> list[str]:
             weights = log_probs[row, allowed].exp() + 1e-12
             drawn = torch.multinomial(weights, 1, generator=generators[row])
             longer = text + primary.tokenizer.token_texts[int(allowed[drawn])]
-            texts[row] = longer if _has_room(bound, longer + SENTENCE_ENDS[0], row) else text
+            texts[row] = longer if has_room(bound, longer + SENTENCE_ENDS[0], row) else text
     return [text + SENTENCE_ENDS[0] for text in texts]
 
 
-def _has_room(bound: BoundObjective, text: str, problem: int) -> bool:
+def has_room(bound: BoundObjective, text: str, problem: int) -> bool:
     """Return whether every model takes a text of a problem."""
     primary = bound.objective.primary
     length = len(primary.tokenizer.encode(text)) + bound.reserved(problem)
