@@ -40,6 +40,12 @@ def objective(weight: float = 0.5, *, forbid: str = "the") -> Objective:
     return Objective(terms, constraints=[Forbid((forbid,))])
 
 
+def prompted() -> Objective:
+    own = objective()
+    terms = [Fluency(gpt2().prompted("A photo:")), *own.terms]
+    return Objective(terms, constraints=own.constraints)
+
+
 def problems(*labels: str, prefix: str = "An image of") -> list[Problem]:
     pairs = zip("ab", labels or ("positive", "negative"), strict=False)
     return [Problem(name, {"sentiment": label}, prefix) for name, label in pairs]
@@ -162,8 +168,20 @@ def saved(tmp_path: Path) -> Path:
         lambda file: minimize(objective(), DAN, problems("positive", "neutral"), checkpoint=file),
         lambda file: minimize(objective(), DAN, problems(prefix="A photo of"), checkpoint=file),
         lambda file: minimize(objective(), DAN, problems()[:1], checkpoint=file),
+        lambda file: minimize(prompted(), DAN, problems(), checkpoint=file),
     ],
-    ids=["seed", "method", "chain", "settings", "weight", "rules", "target", "prefix", "problems"],
+    ids=[
+        "seed",
+        "method",
+        "chain",
+        "settings",
+        "weight",
+        "rules",
+        "target",
+        "prefix",
+        "problems",
+        "prompt",
+    ],
 )
 def test_a_checkpoint_of_another_search_is_refused(
     other: Callable[[Path], Any], saved: Path

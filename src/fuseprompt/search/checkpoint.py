@@ -52,7 +52,9 @@ class Checkpoint:
     @cached_property
     def _digest(self) -> str:
         facts = [(p.id, p.prefix, p.start, p.template) for p in self.bound.problems]
-        whole = json.dumps([self.settings, facts, self.bound.seeds], sort_keys=True)
+        models = [self.bound.objective.primary, *(term.model for term in self.bound.terms)]
+        prompts = [getattr(model, "begin_ids", ()) for model in models]
+        whole = json.dumps([self.settings, facts, self.bound.seeds, prompts], sort_keys=True)
         digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass"))
         for term in self.bound.terms:
             digest.update(term.targets.numpy().tobytes())
@@ -83,8 +85,8 @@ class Checkpoint:
             ) from error
         if metadata.get("search") != self._digest:
             raise SearchError(
-                f"{self.path} is the checkpoint of another search: settings, seed or problems "
-                "differ. Remove it, or name another file."
+                f"{self.path} is the checkpoint of another search: settings, seed, problems, "
+                "models or versions differ. Remove it, or name another file."
             )
         saved = metadata.get("content", "")
         if metadata.get("sha256") != _sum(saved, kept):

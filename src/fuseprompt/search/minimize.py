@@ -41,9 +41,10 @@ class Result(Scored):
     """The best text found for one problem.
 
     Attributes:
-        finished: Whether the text ends as a sentence. One that does not is the result only where
-            nothing was finished, or where its loss, with the price of ending, is lower by over 1.
-        alternatives: Further finished texts, best first.
+        finished: Whether the text ends as a sentence. One that does not is a result or alternative
+            only where nothing was finished, or where its loss, with the price of ending, is lower
+            than that of any finished one by over 1.
+        alternatives: Further texts, best first.
         fast_path: Share of candidates whose secondary ids came from the retokenisation table.
         seconds: Wall time of the group of problems divided by their number.
     """
@@ -208,7 +209,9 @@ def iterate(
         }
         if dtypes := objective.dtypes:
             settings["dtype"] = dtypes
-        file = None if checkpoint is None else Checkpoint(Path(checkpoint), bound, settings)
+        file = None
+        if checkpoint is not None:
+            file = Checkpoint(Path(checkpoint), bound, {**settings, "versions": versions()})
         found, fast_path = _run(bound, methods, time_limit, on_step, file)
         exact = bound
         if dtypes:
@@ -273,7 +276,7 @@ def _run(
                 )
             stopped |= time_limit is not None and time.monotonic() - started > time_limit
         found = _after(method.finish(now.state), now.before)
-        if now.number + 1 == len(methods):
+        if stopped or now.number + 1 == len(methods):
             return found, now.state.fast_path
         now = Saved(tuple(found), now.number + 1, begin(now.number + 1, found))
 
