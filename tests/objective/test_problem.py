@@ -144,8 +144,11 @@ def test_bounds_are_of_terms_and_decide_by_how_much_they_are_exceeded() -> None:
     assert bounded.loss == free.loss
     # 4/4 of " cat" are missing, one word is forbidden (and so the text), a bound is exceeded.
     assert bounded.violation == pytest.approx(1.0 + 2.0 + 0.25, abs=1e-6)
-    met = Objective([Fluency(gpt2())], bounds={"fluency": free.loss})
-    assert met.bind([problem]).evaluate([text], [0])[0].violation == 0
+    # The last bits of a loss depend on the batch that it is computed in.
+    for over, is_met in {0.0: True, 5e-6: True, 5e-5: False}.items():
+        limits = {"fluency": free.loss - over}
+        met = Objective([Fluency(gpt2())], bounds=limits).bind([problem])
+        assert (met.evaluate([text], [0])[0].violation == 0) == is_met
 
 
 def test_a_term_with_weight_0_needs_a_bound() -> None:

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +26,9 @@ from fuseprompt.objective.problem import Constraint, Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, concatenate
 from fuseprompt.text.token_classes import TokenClasses
+
+#: By how much a term may be over its bound: losses are equal up to this (the last bits of a sum).
+BOUND_TOLERANCE: Final = 1e-5
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -230,7 +233,10 @@ class BoundObjective:
         """The primary's likelihoods of edited texts, cached as long as this object lives."""
         primary = self.objective.primary
         if not isinstance(primary, CausalLM):
-            raise ProblemError(f"Edits need a CausalLM as the primary, got {type(primary)}.")
+            raise ProblemError(
+                "Methods that edit need a CausalLM as the primary, got "
+                f"{type(primary).__name__}. Load one, or search by AutoDAN."
+            )
         return EditCache(primary)
 
     def without_caches(self) -> "BoundObjective":
@@ -317,5 +323,7 @@ class BoundObjective:
         """Return the evaluation of a text whose terms are known."""
         weights, bounds = self.objective.weights, self.objective.bounds
         violation = self.demands(text, problem)
-        violation += sum(max(0.0, terms[name] - most) for name, most in bounds.items())
+        # A bound may be a loss that was computed in another batch.
+        over = (terms[name] - most for name, most in bounds.items())
+        violation += sum(excess for excess in over if excess > BOUND_TOLERANCE)
         return Evaluation(sum(weights[n] * v for n, v in terms.items()), terms, violation)
