@@ -67,7 +67,7 @@ class Continuation:
             )
         if len(whole) > self.model.max_length // 2:
             raise ProblemError(
-                f"Term {self.name!r}: {following!r} and its template {template!r} together has "
+                f"Term {self.name!r}: {following!r} and its template {template!r} together have "
                 f"{len(whole)} tokens, {self.model.name} takes {self.model.max_length} with the "
                 "text. Shorten it."
             )

@@ -20,7 +20,8 @@ class Problem:
         id: Distinct from those of other problems.
         targets: Targets by the terms' `target` names.
         prefix: Fixed beginning of the text.
-        start: The text, prefix included, that a method begins with; the prefix by default.
+        start: The text, prefix included, that a method begins with. AutoDAN appends to it, its
+            sentence end aside. By default it is the prefix, and methods that edit draw a text.
         template: What stands around the text for the primary, "{}" in place of the text: it is
             read and not scored, and what follows there is the end of the text.
         seed: Made of the search's seed and of `id` by default.

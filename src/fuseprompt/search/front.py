@@ -33,7 +33,8 @@ def front(
 
     Returns:
         The Pareto front (of unweighted losses) of all results and alternatives of all searches, the
-        most fluent text first. Texts that miss a constraint or bound are left out if one meets all.
+        most fluent text first. Of texts that miss a constraint or bound only the nearest count, and
+        only if none meets all.
 
     Raises:
         ProblemError: If a term is unknown or without weights, or as `minimize` does.
