@@ -114,7 +114,7 @@ def test_finished_texts_that_are_worse_than_the_start_are_not_found() -> None:
     (found,) = replace(state, problems=(problem,)).found()
     assert found.texts == (start.text,)
     (found,) = replace(state, problems=(replace(problem, best=(better, start, worse)),)).found()
-    assert (found.finished, found.active) == ((better.text,), start.text)
+    assert (found.finished, found.active) == ((better.text,), (start.text,))
 
 
 def test_a_later_method_begins_elsewhere_but_keeps_the_start_of_the_problem() -> None:
