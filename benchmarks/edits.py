@@ -2,7 +2,8 @@
 
 Each of 40 texts is the target of `TextSimilarity` (weight 20) beside `Fluency`, offline models. An
 arm gets the same CPU seconds per text, one thread, from the same random start (AutoDAN: from
-nothing). Run it with `python -m benchmarks.edits run --journal FILE [--shard i/n]`, then `table`.
+nothing); local search after AutoDAN gets as many again. Run it with
+`python -m benchmarks.edits run --journal FILE [--shard i/n]`, then `table`.
 """
 
 import argparse
@@ -57,10 +58,13 @@ def captions() -> list[str]:
     return [row.split("\t")[-1] for row in rows[:: max(1, len(rows) // 20)]][:20]
 
 
+#: The arm that begins with what AutoDAN found.
+AFTER = "local search after autodan"
+
 #: The methods, each with more steps than the time allows.
 ARMS: dict[str, Callable[[], Any]] = {
     "autodan": lambda: AutoDAN(steps=14),
-    "autodan, local search": lambda: [AutoDAN(steps=14), LocalSearch(steps=1000)],
+    "local search after autodan": lambda: LocalSearch(steps=1000),
     "local search": lambda: LocalSearch(steps=1000, restarts=1000),
     "gcg additive": lambda: GCG(steps=1000),
     "gcg gradient": lambda: GCG(steps=1000, proposal=Gradient()),
@@ -82,16 +86,19 @@ def run(journal: Journal, part: str, seconds: float, arms: list[str]) -> None:
             key = f"{arm}: {text}"
             if key in journal:
                 continue
-            started, grown = time.process_time(), {}
+            problem, before = Problem(text, {"text": text}), {}
+            if arm == AFTER:
+                (grown,) = minimize(objective, ARMS["autodan"](), problem)
+                problem = Problem(text, {"text": text}, start=grown.text)
+                before = {"before": round(grown.loss, 4), "before_text": grown.text}
+            started = time.process_time()
 
-            def on_step(seen: Progress, started: float = started, grown: Any = grown) -> bool:
-                if seen.step <= 14:
-                    grown["text"] = seen.texts[0]
+            def on_step(_: Progress, started: float = started) -> bool:
                 return time.process_time() - started > seconds
 
-            problem = Problem(text, {"text": text})
             (result,) = minimize(objective, ARMS[arm](), problem, on_step=on_step)
-            journal.append(key, _row(arm, text, result, time.process_time() - started))
+            row = _row(arm, text, result, time.process_time() - started)
+            journal.append(key, {**row, **before})
 
 
 def _row(arm: str, target: str, result: Result, seconds: float) -> dict[str, Any]:
@@ -136,12 +143,13 @@ def table(journal: Journal) -> str:
             f"{max(r['loss'] for r in mine):.1f} | {mean('steps'):.0f} | "
             f"{mean('cpu_seconds'):.1f} |"
         )
-    before, after = by_arm.get("autodan"), by_arm.get("autodan, local search")
-    if before and after:
-        pairs = [(before[t]["loss"], after[t]["loss"]) for t in targets]
-        better = sum(b - a > 1e-4 for b, a in pairs)
-        worse = sum(a - b > 1e-4 for b, a in pairs)
-        lines += ["", f"Local search after AutoDAN: better {better}, worse {worse}."]
+    if AFTER in by_arm:
+        pairs = [(by_arm[AFTER][t]["before"], by_arm[AFTER][t]["loss"]) for t in targets]
+        better, worse = sum(b - a > 1e-4 for b, a in pairs), sum(a - b > 1e-4 for b, a in pairs)
+        mean = sum(a - b for b, a in pairs) / len(pairs)
+        low, high = interval([a - b for b, a in pairs])
+        lines += ["", f"Local search after AutoDAN: better {better}, worse {worse} times; "]
+        lines[-1] += f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]."
     lines += ["", "Worst texts of each arm:", ""]
     for arm, found in by_arm.items():
         worst = sorted((found[t] for t in targets), key=lambda r: -r["loss"])[:3]
