@@ -69,6 +69,9 @@ ARMS: dict[str, Callable[[], Any]] = {
     "gcg additive": lambda: GCG(steps=1000),
     "gcg gradient": lambda: GCG(steps=1000, proposal=Gradient()),
     "gcg fuse": lambda: GCG(steps=1000, proposal=Fuse()),
+    "gcg gradient, 1 point": lambda: GCG(steps=1000, proposal=Gradient(num_words=1)),
+    "gcg fuse, 1 point": lambda: GCG(steps=1000, proposal=Fuse(num_words=1)),
+    "gcg additive, 3 steps": lambda: GCG(steps=3),
     "random search": lambda: RandomSearch(steps=1000),
 }
 
