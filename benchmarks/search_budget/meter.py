@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -272,7 +272,8 @@ def metered(bound: BoundObjective, meter: Meter, folder: Path | None) -> Metered
         one = MeteredTerm(term.term, term.targets, term.seeds, term.table, meter, known)
         one.model.meter = meter
         terms.append(one)
-    return MeteredObjective(bound.objective, bound.problems, tuple(terms), bound.seeds, meter)
+    whole = {f.name: getattr(bound, f.name) for f in fields(bound)}
+    return MeteredObjective(**{**whole, "terms": tuple(terms)}, meter=meter)
 
 
 def rate(file: Path, name: str, forward: Callable[[Tensor], Any], *, rows: int) -> float:

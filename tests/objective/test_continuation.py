@@ -213,7 +213,7 @@ def test_what_cannot_follow_a_text_is_refused(text: str) -> None:
 
 
 def test_a_continuation_that_fills_the_model_is_refused() -> None:
-    with pytest.raises(ProblemError, match=r"has \d+ tokens, tiny-gpt2 takes 64"):
+    with pytest.raises(ProblemError, match=r"have \d+ tokens, tiny-gpt2 takes 64"):
         Continuation(gpt2()).encode_target(" the" * 40)
 
 

@@ -219,9 +219,7 @@ class BoundObjective:
     problems: tuple[Problem, ...]
     terms: tuple[BoundTerm, ...]
     seeds: tuple[int, ...]
-    starts: tuple[
-        str | None, ...
-    ]  # what a method begins with; of a later one not the problems' own
+    starts: tuple[str | None, ...]  # of the method: a later one begins with what was found
 
     @cached_property
     def prefixes(self) -> PrefixCache:
