@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuseprompt.errors import AlignmentError
@@ -67,6 +67,18 @@ def test_assert_partition_notices_a_gap():
         assert_partition(parts[1:], 3, 2, 2)
     with pytest.raises(AssertionError):
         assert_partition(parts, 3, 2, 3)
+
+
+SPANS = st.lists(st.sampled_from([(0, 2), (3, 5), (6, 8), (2, 5), (0, 5), (3, 8)]), max_size=5)
+
+
+@given(ours=SPANS, theirs=SPANS)
+@example(ours=[(0, 2), (3, 5), (0, 2), (6, 8)], theirs=[(0, 2), (3, 5), (6, 8)])
+def test_tokens_that_go_back_or_overlap_are_in_one_part_with_those_between(ours, theirs):
+    found = align("ab cd ef", ours, theirs).parts
+    expected = word_parts("ab cd ef", ours, theirs)
+    assert [(p.chars, p.primary, p.secondary) for p in found] == expected
+    assert_partition(found, 8, len(ours), len(theirs))
 
 
 @given(text=TEXTS, pair=PAIRS)

@@ -36,6 +36,18 @@ def test_a_planted_text_is_found(name: str) -> None:
     assert result.loss == pytest.approx(0.0, abs=1e-6)
 
 
+def test_random_search_goes_on_from_a_better_text_only() -> None:
+    search = RandomSearch(12, search_width=2)
+    state = search.init(planted.objective().bind([planted.problem()]))
+    before = [state.problems[0].current]
+    for _ in range(search.steps):
+        state = search.step(state)
+        (problem,) = state.problems
+        assert problem.current == before[-1] or problem.current.is_better(before[-1])
+        before.append(problem.current)
+    assert len({one.text for one in before}) < len(before), "some changes were worse"
+
+
 def test_the_methods_keep_the_protocol() -> None:
     assert all(isinstance(each, Method) for each in methods().values())
 

@@ -1,5 +1,7 @@
 """PEZ: gradients through fitted maps and of fluency, and what stays as it is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -53,6 +55,22 @@ def test_the_gradient_of_fluency(template: str) -> None:
     with torch.no_grad():
         after, ago = (tokens.fluency(padded, index, embeds + s) for s in (step, -step))
     assert_close((grad * step).sum(), (after - ago).sum().float() / 2, rtol=0.02, atol=1e-6)
+
+
+def test_steps_are_those_of_adamw() -> None:
+    """With the gradient at the projections, at several learning rates and decays."""
+    asked = problems(start="An image of a dog on a road")[:2]
+    for lr, decay in ((0.1, 0.1), (0.02, 0.5)):
+        search = replace(methods()["pez"], lr=lr, weight_decay=decay)
+        state = search.init(objective().bind(asked))
+        embeds = state.embeds.clone().requires_grad_()
+        adamw = torch.optim.AdamW([embeds], lr=lr, weight_decay=decay)
+        for _ in range(3):
+            ids = state.tokens.project(state.embeds)
+            embeds.grad = state.gradient(ids, [0, 1]) * (state.tokens.kinds >= 0)[..., None]
+            adamw.step()
+            state = search.step(state)
+            assert_close(state.embeds, embeds.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_not_searched_stays() -> None:

@@ -237,6 +237,14 @@ def test_room_for_the_continuation_is_set_aside() -> None:
     assert term.max_length == gpt2().max_length - longest
 
 
+def test_a_template_may_cut_both_ends_of_a_text_into_one_token_more() -> None:
+    objective = Objective([Fluency(gpt2()), Continuation(gpt2())])
+    pairs = [("the {} in the park", " at night"), ("{} on", " the beach")]
+    (term,) = objective.bind([Problem("0", {"continuation": pairs})]).terms
+    around = len(gpt2().tokenizer.encode("the a in the park at night")) - 1
+    assert term.max_length == gpt2().max_length - (around + 2)
+
+
 @dataclass(frozen=True)
 class Following:
     """A user's own term whose model sees text and target together."""

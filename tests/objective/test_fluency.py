@@ -95,6 +95,15 @@ def test_bos_is_never_put_twice() -> None:
     )
 
 
+@pytest.mark.parametrize("model", [gpt2, llama])
+def test_another_prompt_takes_the_place_of_the_first(model) -> None:
+    once = model().prompted("two people ")
+    twice = model().prompted("a photo of a happy dog. ").prompted("two people ")
+    assert (twice.begin_ids, twice.max_length) == (once.begin_ids, once.max_length)
+    begin = len(model().begin_ids)
+    assert once.max_length == model().max_length - (len(once.begin_ids) - begin)
+
+
 def test_a_search_after_a_prompt_reports_what_the_text_scores() -> None:
     prompted = gpt2().prompted("a photo of a happy dog. ")
     (result,) = minimize(Objective([Fluency(prompted)]), AutoDAN(steps=3), prefix="")

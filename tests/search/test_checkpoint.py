@@ -46,9 +46,9 @@ def prompted() -> Objective:
     return Objective(terms, constraints=own.constraints)
 
 
-def problems(*labels: str, prefix: str = "An image of") -> list[Problem]:
+def problems(*labels: str, prefix: str = "An image of", **more: Any) -> list[Problem]:
     pairs = zip("ab", labels or ("positive", "negative"), strict=False)
-    return [Problem(name, {"sentiment": label}, prefix) for name, label in pairs]
+    return [Problem(name, {"sentiment": label}, prefix, **more) for name, label in pairs]
 
 
 def content(results: Sequence[Result]) -> str:
@@ -167,6 +167,10 @@ def saved(tmp_path: Path) -> Path:
         lambda file: minimize(objective(forbid="a"), DAN, problems(), checkpoint=file),
         lambda file: minimize(objective(), DAN, problems("positive", "neutral"), checkpoint=file),
         lambda file: minimize(objective(), DAN, problems(prefix="A photo of"), checkpoint=file),
+        lambda file: minimize(
+            objective(), DAN, problems(start="An image of a dog"), checkpoint=file
+        ),
+        lambda file: minimize(objective(), DAN, problems(template="a {}"), checkpoint=file),
         lambda file: minimize(objective(), DAN, problems()[:1], checkpoint=file),
         lambda file: minimize(prompted(), DAN, problems(), checkpoint=file),
     ],
@@ -179,6 +183,8 @@ def saved(tmp_path: Path) -> Path:
         "rules",
         "target",
         "prefix",
+        "start",
+        "template",
         "problems",
         "prompt",
     ],

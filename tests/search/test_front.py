@@ -116,6 +116,8 @@ def test_alternatives_differ_in_their_words(result: Result) -> None:
     assert len(own.diverse(10, most_shared=0.0)) == 2
     assert len(own.diverse(10, most_shared=1.0)) == 6
     assert own.diverse(0) == ()
+    # Both words of the shorter text are in the longer one.
+    assert len(with_texts(result, "of a happy old dog on grass.", "a dog.").diverse(10)) == 1
 
 
 def test_no_two_share_more_than_asked_for() -> None:
