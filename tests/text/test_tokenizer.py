@@ -70,6 +70,15 @@ def test_ids_without_a_token_are_noted_and_the_last_token_counts(
     assert tokenizer.token_texts[last] != ""
 
 
+@pytest.mark.parametrize("moved_to", [10**6, 10**9, 2**31])
+def test_ids_far_beyond_the_tokens_are_refused(moved_to: int) -> None:
+    """A table with a row for each would take all memory there is."""
+    content = json.loads(word_piece()._backend.to_str())
+    content["model"]["vocab"]["##e"] = moved_to
+    with pytest.raises(TokenizerError, match=rf"ids up to {moved_to:,}: its file is damaged"):
+        Tokenizer(Rust.from_str(json.dumps(content)))
+
+
 @pytest.mark.parametrize("text", ["caf\udce9", "\ud83d", "\udcff a"])
 def test_half_characters_are_refused(text: str) -> None:
     tokenizer = byte_bpe()

@@ -26,6 +26,10 @@ from fuseprompt.errors import AlignmentError, FuseWarning, TokenizerError, readi
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as RustTokenizer
 
+#: Ids for each token (and a thousand more), beyond which a vocabulary is no real one: tables have a
+#: row for each id.
+_MOST_HOLES: Final = 20
+
 #: Precedes a token whose text is wanted, since some decoders strip the blank of a first token.
 _ANCHOR: Final = "a"
 
@@ -75,6 +79,11 @@ class Tokenizer:
         self.num_added: int = sum(not t.special for t in added.values())
         used = set(self.ids_by_token.values())
         self.vocab_size: int = max(used, default=-1) + 1
+        if self.vocab_size > _MOST_HOLES * (len(used) + 1000):
+            raise TokenizerError(
+                f"{name}: the tokenizer has {len(used):,} tokens and ids up to "
+                f"{self.vocab_size - 1:,}: its file is damaged. Get tokenizer.json again."
+            )
         if unused := sorted(set(range(self.vocab_size)) - used):
             warnings.warn(
                 f"{name}: the tokenizer has no token for {len(unused):,} ids below "
