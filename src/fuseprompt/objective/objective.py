@@ -252,6 +252,17 @@ class BoundObjective:
         pairs = (p.around for p in self.problems)
         return tuple((encode(before), encode(after)) for before, after in pairs)
 
+    @cached_property
+    def num_given(self) -> tuple[int, ...]:
+        """First tokens of each problem's texts that fluency does not count."""
+        # Without a prefix, a template, or a token before every text nothing predicts the first one.
+        primary = self.objective.primary
+        prefixes = primary.tokenizer.encode_batch([p.prefix for p in self.problems])
+        return tuple(
+            len(prefix) or int(not primary.begin_ids and not before)
+            for prefix, (before, _) in zip(prefixes, self.around, strict=True)
+        )
+
     def begin(self, token_ids: PaddedIds, problems: Int[Tensor, " n"]) -> PaddedIds:
         """Return ids of texts with what the template has before them."""
         before = PaddedIds.from_lists([left for left, _ in self.around])

@@ -25,9 +25,6 @@ def begin(bound: BoundObjective) -> Hypotheses:
                 f"Problem {problem.id!r}: the prefix {problem.prefix!r} is no run of tokens of the "
                 f"start {start!r}. Let the prefix end where a word ends."
             )
-    # Without a prefix, a template, or a token before every text nothing predicts the first token.
-    lonely = [not primary.begin_ids and not before for before, _ in bound.around]
-    counts = [max(len(g), int(alone)) for g, alone in zip(given, lonely, strict=True)]
     nll_sum = torch.zeros(len(problems), dtype=torch.float64)
     if texts != tuple(p.prefix for p in problems):
         nll = bound.objective.fluency.token_nll(texts, problems)
@@ -35,7 +32,7 @@ def begin(bound: BoundObjective) -> Hypotheses:
     return Hypotheses(
         problems=torch.arange(len(problems)),
         token_ids=PaddedIds.from_lists(ids),
-        num_given=torch.tensor(counts, dtype=torch.long),
+        num_given=torch.tensor(bound.num_given, dtype=torch.long),
         nll_sum=nll_sum,
         texts=texts,
         losses=torch.full((len(problems),), float("inf")),

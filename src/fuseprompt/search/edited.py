@@ -8,7 +8,7 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation, derive_se
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.beginnings import begin_whole
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.edits import Candidates, Editor
+from fuseprompt.search.edits import Candidates, Editor, first_of_each
 from fuseprompt.search.hypotheses import TIE, order_by_loss
 from fuseprompt.search.method import Found, HistoryEntry
 from fuseprompt.text.token_classes import SENTENCE_ENDS
@@ -117,11 +117,5 @@ class EditState:
 
 def limit(candidates: Candidates, count: int) -> Candidates:
     """Return the `count` candidates of each text that are expected to be best."""
-    taken: dict[int, int] = {}
-    chosen = []
-    for i in candidates.predicted.argsort(stable=True).tolist():
-        row = int(candidates.rows[i])
-        taken[row] = taken.get(row, 0) + 1
-        if taken[row] <= count:
-            chosen.append(i)
-    return candidates[chosen]
+    order = candidates.predicted.argsort(stable=True).tolist()
+    return candidates[first_of_each(candidates.rows.tolist(), order, count)]

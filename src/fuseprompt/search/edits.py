@@ -133,13 +133,7 @@ class Edits:
     @cached_property
     def _given(self) -> list[int]:
         """Tokens of each text that its fluency does not count."""
-        problems = [self.bound.problems[p] for p in self.problems]
-        encode = self.bound.objective.primary.tokenizer.encode
-        lonely = not self.bound.objective.primary.begin_ids
-        return [
-            max(len(encode(p.prefix)), int(lonely and not before))
-            for p, before in zip(problems, self._before, strict=True)
-        ]
+        return [self.bound.num_given[p] for p in self.problems]
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -350,11 +344,8 @@ class Edits:
         values = {t.name: t.score_texts(candidates.texts, problems, origins) for t in bound.terms}
         expected = self._weigh(candidates, values, candidates.fluency.tolist())
         order = sorted(range(len(rows)), key=lambda i: (expected[i].violation, expected[i].loss))
-        taken: dict[int, list[int]] = {}
-        for i in order:
-            if len(taken.setdefault(rows[i], [])) < num_exact and expected[i].loss < float("inf"):
-                taken[rows[i]].append(i)
-        chosen = [i for each in taken.values() for i in each]
+        fits = [i for i in order if expected[i].loss < float("inf")]
+        chosen = first_of_each(rows, fits, num_exact)
         if not chosen:
             return []
         few = candidates[chosen]
@@ -390,3 +381,14 @@ class Edits:
         counts = ids.lengths - torch.tensor(given) + 1
         values: list[float] = bound.objective.fluency.reduce(total, counts).tolist()
         return values
+
+
+def first_of_each(rows: Sequence[int], order: Sequence[int], count: int) -> list[int]:
+    """Return the first `count` indices in `order` of each row."""
+    taken: dict[int, int] = {}
+    chosen = []
+    for i in order:
+        taken[rows[i]] = taken.get(rows[i], 0) + 1
+        if taken[rows[i]] <= count:
+            chosen.append(i)
+    return chosen
