@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuseprompt.errors import ModelError, reading
 from fuseprompt.models.pretrained import PretrainedModel
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.retokenize import encode_whole
 from fuseprompt.text.tokenizer import Tokenizer
 
 #: The modules of an encoder in sentence-transformers; the last may be left out.
@@ -107,10 +107,7 @@ class SentenceEncoder(PretrainedModel):
 
     def encode(self, texts: list[str]) -> Float[Tensor, "b o"]:
         """Return the normalised vectors of texts, shape (b, o)."""
-        rows = [
-            self.tokenizer.add_special_tokens(ids) for ids in self.tokenizer.encode_batch(texts)
-        ]
-        return self.outputs(PaddedIds.from_lists(rows))
+        return self.outputs(encode_whole(self.tokenizer, texts))
 
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
         hidden = self.module(input_ids=ids).last_hidden_state.float()

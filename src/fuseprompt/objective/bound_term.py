@@ -17,7 +17,7 @@ from fuseprompt.errors import ProblemError
 from fuseprompt.models.base import TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import TowerCache
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows, encode_whole
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
 END_ROOM: Final = 2
@@ -182,14 +182,9 @@ class BoundTerm:
     @torch.no_grad()
     def evaluate(self, texts: Sequence[str], problems: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Return the loss of whole texts, each from the text alone; refuse those too long."""
-        ids = self._encode(texts)
+        ids = encode_whole(self.tokenizer, texts)
         check_length(int(ids.ids.shape[1]), self.max_length, self.model.name)
         return self.loss(ids, problems) if self.joint is None else self.joint.score(texts, problems)
-
-    def _encode(self, texts: Sequence[str]) -> PaddedIds:
-        tokenizer = self.model.tokenizer
-        rows = tokenizer.encode_batch(list(texts))
-        return PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
 
     @torch.no_grad()
     def score_texts(
@@ -199,7 +194,7 @@ class BoundTerm:
         # A tower reuses what a text shares with the one that it was made of.
         if self.joint is not None:
             return self._score_joint(texts, problems, origins, self.max_length)
-        ids = self._encode(texts)
+        ids = encode_whole(self.tokenizer, texts)
         losses = torch.full((len(texts),), float("inf"))
         fits = torch.nonzero(ids.lengths <= self.max_length).flatten()
         if not len(fits):
@@ -271,7 +266,7 @@ class BoundTerm:
         assert self.joint is not None
         keys = list(zip(texts, problems.tolist(), strict=True))
         distinct = list(dict.fromkeys(keys))
-        lengths = self._encode([text for text, _ in distinct]).lengths.tolist()
+        lengths = encode_whole(self.tokenizer, [text for text, _ in distinct]).lengths.tolist()
         fits = [key for key, length in zip(distinct, lengths, strict=True) if length <= limit]
         losses = dict.fromkeys(distinct, float("inf"))
         if fits:

@@ -22,7 +22,7 @@ from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
 from fuseprompt.objective.bound_term import Term, check_length
 from fuseprompt.objective.problem import Problem
-from fuseprompt.text.retokenize import PaddedIds
+from fuseprompt.text.retokenize import encode_whole
 
 
 @final
@@ -261,9 +261,7 @@ def _read_texts(term: Term, texts: Sequence[Any]) -> Float[Tensor, "n o"]:
 
 
 def _read(model: TextModel, texts: list[str]) -> Float[Tensor, "n o"]:
-    add = model.tokenizer.add_special_tokens
-    ids = PaddedIds.from_lists([add(row) for row in model.tokenizer.encode_batch(texts)])
-    return model.outputs(ids).cpu()
+    return model.outputs(encode_whole(model.tokenizer, texts)).cpu()
 
 
 def count_outputs(model: TextModel) -> int:

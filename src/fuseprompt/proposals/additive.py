@@ -15,7 +15,7 @@ from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.objective.bound_term import BoundTerm, ProductTerm
 from fuseprompt.proposals.base import Positions, Scorer, lengthened_words
 from fuseprompt.proposals.word_table import TemplateReader, WordTable, WordTableState
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, last_word
+from fuseprompt.text.retokenize import RetokenizationTable, encode_whole, last_word
 
 #: White-space words of the word table's template with a word in it.
 _TEMPLATE_WORDS: Final = 4.0
@@ -173,10 +173,9 @@ class _AdditiveScorer:
         texts = [a + b for a, b in zip(positions.left, positions.right, strict=True)]
         unknown = sorted(set(texts) - set(self.outputs))
         if unknown:
-            tokenizer = self.loss.model.tokenizer
-            ids = [tokenizer.add_special_tokens(row) for row in tokenizer.encode_batch(unknown)]
+            ids = encode_whole(self.loss.model.tokenizer, unknown)
             with torch.no_grad():
-                outputs = self.loss.model.outputs(PaddedIds.from_lists(ids)).float()
+                outputs = self.loss.model.outputs(ids).float()
             self.reader.meter.total += len(unknown)
             known = {text: self.outputs[text] for text in texts if text in self.outputs}
             self.outputs.clear()

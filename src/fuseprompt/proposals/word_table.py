@@ -24,7 +24,7 @@ from fuseprompt.objective.continuation import BoundContinuation
 from fuseprompt.proposals.base import Meter, Positions, ProposalState, Scorer, lengthened_words
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.hinted import HintedScorer
-from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, encode_whole
 
 #: The neutral sentence in which a word stands alone.
 TEMPLATE: Final = "This is about{word}."
@@ -181,8 +181,7 @@ class TemplateReader:
 def read_in_template(model: TextModel, words: list[str]) -> Float[Tensor, "b o"]:
     """Return the output for each word, leading blank included, in the template."""
     tokenizer = model.tokenizer
-    rows = tokenizer.encode_batch([TEMPLATE.format(word=w) for w in words])
-    ids = PaddedIds.from_lists([tokenizer.add_special_tokens(r) for r in rows])
+    ids = encode_whole(tokenizer, [TEMPLATE.format(word=w) for w in words])
     cache = model.start_cache() if isinstance(model, ClipModel) else None
     with torch.no_grad():
         if cache is None:

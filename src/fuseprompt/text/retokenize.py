@@ -61,6 +61,12 @@ class PaddedIds:
         return [row[:n] for row, n in zip(rows, self.lengths.tolist(), strict=True)]
 
 
+def encode_whole(tokenizer: Tokenizer, texts: Sequence[str]) -> PaddedIds:
+    """Return the ids of texts, special tokens included."""
+    rows = tokenizer.encode_batch(list(texts))
+    return PaddedIds.from_lists([tokenizer.add_special_tokens(row) for row in rows])
+
+
 def concatenate(left: PaddedIds, right: PaddedIds) -> PaddedIds:
     """Join two padded batches row by row, the right row starting where the left one ends."""
     ids = torch.nn.functional.pad(left.ids, (0, right.ids.shape[1]))
