@@ -36,14 +36,14 @@ KEYS = [
     "text",
     "loss",
     "terms",
+    "settings",
+    "versions",
+    "seed",
+    "seconds",
     "token_ids",
     "tokens",
     "finished",
     "missing",
-    "seed",
-    "settings",
-    "versions",
-    "seconds",
     "fast_path",
 ]
 
@@ -529,7 +529,7 @@ def test_ctrl_c_shows_the_best_texts_so_far_apart_from_the_results(
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [line["image"] for line in lines] == given[:2]
     told = [line for line in printed.err.splitlines() if line.startswith("not finished")]
-    assert told == [f"not finished, best after 1 of 2 tokens: {file}" for file in files[1:3]]
+    assert told == [f"not finished, best after 1 of 2 steps: {file}" for file in files[1:3]]
     for text in seen[-1].texts:
         assert f"\n  {text}\n" in printed.err
     assert printed.err.endswith("interrupted\n")

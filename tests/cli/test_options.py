@@ -9,7 +9,14 @@ import pytest
 
 from fuseprompt.cli.options import Output, parse, read_values
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.settings import File, NaturalInt, PositiveFloat, PositiveInt, Weights, Word
+from fuseprompt.tasks.kinds import (
+    File,
+    NaturalInt,
+    PositiveFloat,
+    PositiveInt,
+    Weights,
+    Word,
+)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from fuseprompt.search import method as search_method
 from fuseprompt.search.minimize import Progress
 from fuseprompt.tasks.caption import (
     Caption,
-    Failure,
     caption,
     expand,
     left_alone,
     method_of,
     objective_of,
 )
+from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     given = [str(tmp_path / "none.png"), good[0], str(empty), str(text), long, good[1]]
     settings = replace(SMALL, group_size=2)
     results = list(caption(given, settings, models=tiny_models()))
-    assert [r.image for r in results] == given
+    assert [r.item if isinstance(r, Failure) else r.image for r in results] == given
     assert [isinstance(r, Caption) for r in results] == [False, True, False, False, False, True]
     errors = [r.error for r in results if isinstance(r, Failure)]
     for name, error, words in zip(

@@ -1,29 +1,26 @@
 """`fuseprompt caption`: caption images; results go to stdout, everything else to stderr."""
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.bar import Bar
-from fuseprompt.cli.options import Output
-from fuseprompt.errors import FuseError, UsageError
+from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import record as shared_record
+from fuseprompt.errors import UsageError
+from fuseprompt.tasks.kinds import File, PositiveFloat
 from fuseprompt.tasks.settings import (
     PAPER_SIZE,
     CaptionSettings,
-    File,
     ModelIds,
     ModelSettings,
-    PositiveFloat,
     model_ids,
 )
 
 if TYPE_CHECKING:
-    from fuseprompt.search.minimize import Progress
-    from fuseprompt.tasks.caption import Caption, Failure
+    from fuseprompt.tasks.caption import Caption
+    from fuseprompt.tasks.job import Failure
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,6 @@ class Options:
     Attributes:
         images: Image, or folder of images.
         sentiment_weight: The same as --weight sentiment=X.
-        out: File that gets the JSON lines too.
         prepare: Make the offline models first if need be.
         config: YAML file with any of these options.
     """
@@ -41,9 +37,8 @@ class Options:
     images: tuple[str, ...] = field(metadata={"argument": "IMAGE"})
     settings: CaptionSettings
     models: ModelSettings
-    output: Output
+    output: JobOutput
     sentiment_weight: PositiveFloat | None = None
-    out: File | None = None
     prepare: bool = False
     config: File | None = None
 
@@ -81,9 +76,7 @@ def run(options: Options) -> int:
     for note in left_alone(options.images):
         output.note(note)
     num_texts = 1 if settings.together else len(files)
-    out_file = nullcontext() if options.out is None else _OutFile(options.out)
-    with out_file as out, Bar(num_texts, quiet=output.quiet or output.json) as bar:
-        report = _Report(bar, options, out)
+    with Report(output, num_texts, "images", "Captions") as report:
         results = caption(
             files,
             settings,
@@ -91,9 +84,9 @@ def run(options: Options) -> int:
             device=models.device,
             dtype=models.dtype,
             on_step=report.on_step,
-            on_progress=bar.make,
+            on_progress=report.bar.make,
         )
-        return report.print_all(results)
+        return report.print_all(_shown(results))
 
 
 def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
@@ -114,105 +107,23 @@ def _settings(options: Options) -> CaptionSettings:
     return replace(settings, weights={**settings.weights, "sentiment": weight})
 
 
-class _OutFile(AbstractContextManager["_OutFile"]):
-    """The file of `--out`, opened before any work is done; it gets whole lines or nothing."""
+def _shown(results: "Iterable[Caption | Failure]") -> Iterator[Shown]:
+    from fuseprompt.tasks.job import Failure
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._size = path, 0
-        with self._explained():
-            self._file = path.open("wb", buffering=0)
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def write(self, line: str) -> None:
-        """Write a line; a `FuseError` if the disk is full, say."""
-        # File names that are no UTF-8 reach us as lone surrogates; escaped, they are valid JSON.
-        data, written = f"{line}\n".encode(errors="backslashreplace"), 0
-        with self._explained():
-            try:
-                while written < len(data):
-                    written += self._file.write(data[written:])
-            except OSError:
-                with suppress(OSError):
-                    self._file.truncate(self._size)
-                raise
-        self._size += written
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            safe = " The results before are safe in it." if self._size else ""
-            reason = f"cannot be written ({error.strerror})"
-            raise FuseError(
-                f"--out {self._path}: {reason}.{safe} Make room, or choose another file."
-            ) from None
-
-
-class _Report:
-    """Prints results as they come, and what was not finished if a person stops the search."""
-
-    def __init__(self, bar: Bar, options: Options, out: _OutFile | None) -> None:
-        self._bar, self._out = bar, out
-        self._output = options.output
-        self._num_done = 0
-        self._last: Progress | None = None
-
-    def on_step(self, step: "Progress") -> None:
-        """Remember the best texts so far, and show them."""
-        self._last = step
-        self._bar.on_step(step)
-
-    def print_all(self, results: "Iterator[Caption | Failure]") -> int:
-        """Print each result when it comes; return the exit code."""
-        from fuseprompt.tasks.caption import Caption
-
-        code = 0
-        try:
-            for one in results:
-                if isinstance(one, Caption):
-                    code |= bool(one.missing)
-                    self._print(record(one), _readable(one))
-                    self._note_missing(one)
-                else:
-                    code = 1
-                    self._bar.log(f"error: {one.error}")
-                    self._print({"image": one.image, "error": one.error}, "")
-                if not isinstance(one, Caption) or one.rank == 1:
-                    self._num_done += 1
-                    self._bar.advance()
-        except KeyboardInterrupt:
-            self._log_unfinished()
-            raise
-        return code
-
-    def _print(self, content: dict[str, Any], readable: str) -> None:
-        line = json.dumps(content, ensure_ascii=False)
-        try:
-            if shown := line if self._output.json else readable:
-                self._bar.result(shown)
-        finally:  # Where one of the two is full, the other still gets the result.
-            if self._out is not None:
-                self._out.write(line)
-
-    def _note_missing(self, one: "Caption") -> None:
-        """Note which required words a caption lacks; no caption with all of them was found."""
-        if one.missing and not self._output.quiet:
-            words = ", ".join(map(repr, one.missing))
-            self._bar.log(f"note: {one.image}: no finished caption with {words} was found")
-
-    def _log_unfinished(self) -> None:
-        """Log the best texts of images whose search was cut off; they are no results."""
-        if self._last is None:
-            return
-        for problem, text in zip(self._last.ids, self._last.texts, strict=True):
-            number, _, image = problem.partition(":")
-            if int(number) >= self._num_done:
-                at = f"after {self._last.step} of {self._last.steps} tokens"
-                self._bar.log(f"not finished, best {at}: {image}\n  {text}")
+    for one in results:
+        if isinstance(one, Failure):
+            yield show_failure(one.item, one.error, "image")
+            continue
+        words = ", ".join(map(repr, one.missing))
+        note = f"note: {one.image}: no finished caption with {words} was found" if words else ""
+        yield Shown(
+            record(one),
+            _readable(one),
+            _card(one),
+            note,
+            failed=bool(one.missing),
+            last=one.rank == 1,
+        )
 
 
 def record(one: "Caption") -> dict[str, Any]:
@@ -221,17 +132,11 @@ def record(one: "Caption") -> dict[str, Any]:
     return {
         "image": list(one.together) if one.together else one.image,
         "caption": one.caption,
-        "text": one.text,
-        "loss": round(result.loss, 6),
-        "terms": {k: round(v, 6) for k, v in result.terms.items()},
+        **shared_record(result),
         "token_ids": list(result.token_ids),
         "tokens": list(result.tokens),
         "finished": result.finished,
         "missing": list(one.missing),
-        "seed": result.seed,
-        "settings": dict(result.settings),
-        "versions": dict(result.versions),
-        "seconds": round(result.seconds, 3),
         "fast_path": round(result.fast_path, 4),
     }
 
@@ -243,3 +148,14 @@ def _readable(one: "Caption") -> str:
         ending += ", losses in bfloat16"
     facts = f"loss {one.result.loss:.2f} ({terms}), {one.result.seconds:.1f} s{ending}"
     return f"{one.image}\n  {one.text}\n  {facts}"
+
+
+def _card(one: "Caption") -> str:
+    from fuseprompt.evaluation.page import picture_url
+    from fuseprompt.models.images import open_image
+
+    pictures = "".join(
+        f'<img src="{picture_url(open_image(file), longest=480)}" alt="{escape(file)}">'
+        for file in one.together or (one.image,)
+    )
+    return f"{pictures}<h2>{escape(one.caption)}</h2>{describe_terms(one.result)}"

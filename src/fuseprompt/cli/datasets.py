@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.settings import Folder, Name
+from fuseprompt.tasks.kinds import (
+    Folder,
+    Name,
+)
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.datasets import Source

@@ -28,7 +28,11 @@ from typing import (
 
 from fuseprompt import __version__
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.settings import Kind, read_path, read_yaml
+from fuseprompt.tasks.kinds import (
+    Kind,
+    read_path,
+    read_yaml,
+)
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,10 @@ from pathlib import Path
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring
-from fuseprompt.tasks.settings import Folder, Name
+from fuseprompt.tasks.kinds import (
+    Folder,
+    Name,
+)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fuseprompt.objective.problem import Constraint, Forbid, Problem, Require
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, iterate
+from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
 from fuseprompt.tasks.settings import (
     OFFLINE,
@@ -52,15 +53,6 @@ class Caption:
     result: Result
     missing: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True)
-class Failure:
-    """A picture that could not be captioned, and why, in a sentence."""
-
-    image: str
-    error: str
 
 
 def caption(

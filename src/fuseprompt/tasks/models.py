@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, final, get_args
+from typing import Any, TypeVar, final, get_args
 
 import torch
 
@@ -50,18 +50,26 @@ def load_models(
     """Return the models of ids, or of what `model_ids` takes; see `load`."""
     ids = model_ids(ids) if isinstance(ids, str) else ids
 
-    def load_one(model_id: str, kind: type[_M], wanted: str) -> _M:
-        model = load(model_id, device=device, dtype=dtype, local_only=local_only)
-        if not isinstance(model, kind):
-            raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
-        return model
-
-    lm = load_one(ids.lm, CausalLM, "a causal language model")
-    image_text: ImageTextModel = load_one(ids.image_text, ImageTextModel, "an image-text model")  # type: ignore[type-abstract]
+    options: Any = {"device": device, "dtype": dtype, "local_only": local_only}
+    lm = load_as(ids.lm, CausalLM, "a causal language model", **options)
+    image_text: ImageTextModel = load_as(
+        ids.image_text,
+        ImageTextModel,  # type: ignore[type-abstract]
+        "an image-text model",
+        **options,
+    )
     if not with_sentiment:
         return CaptionModels(lm, image_text)
-    sentiment = load_one(ids.sentiment, Classifier, "a sequence classifier")
+    sentiment = load_as(ids.sentiment, Classifier, "a sequence classifier", **options)
     return CaptionModels(lm, image_text, sentiment)
+
+
+def load_as(model_id: str, kind: type[_M], wanted: str, **options: Any) -> _M:
+    """Return the model that `load` gives; a `ModelError` says what was `wanted` in its place."""
+    model = load(model_id, **options)
+    if not isinstance(model, kind):
+        raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
+    return model
 
 
 def proposal_named(name: str, on_progress: OnProgress | None = None) -> Proposal:

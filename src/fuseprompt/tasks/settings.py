@@ -5,67 +5,32 @@ Nothing heavy is imported here, so that help and usage errors come at once.
 
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Final, Literal
 
-from fuseprompt.cache import decode_text
 from fuseprompt.errors import ModelError, UsageError
+from fuseprompt.tasks.kinds import (
+    Device,
+    Folder,
+    Integer,
+    Kind,
+    ModelId,
+    Name,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+    Weights,
+    Word,
+    check_values,
+    read_yaml,
+)
 
 #: Called with what is being made, how much of it is done, and how much there is.
 OnProgress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of value, as a person types it."""
-
-    metavar: str  # placeholder in help
-    expected: str = "text"
-    read: Callable[[str], Any] = str  # raises a ValueError for a text of another kind
-    accepts: Callable[[Any], bool] = lambda _: True
-
-
-def read_pair(text: str) -> tuple[str, float]:
-    """Return name and number of a text such as "image=20"; another one is a `ValueError`."""
-    name, _, number = text.partition("=")
-    return name, float(number)
-
-
-def read_text(text: str) -> str:
-    """Return a text that can be written as UTF-8; another one is a `ValueError`."""
-    text.encode()
-    return text
-
-
-def read_path(text: str) -> Path:
-    """Return a path; one that no file can have is a `ValueError`."""
-    if "\0" in text:
-        raise ValueError
-    return Path(text)
-
-
-Integer = Annotated[int, Kind("N", "a whole number", int)]
-PositiveInt = Annotated[
-    int, Kind("N", "a whole number above 0 and below 2**31", int, lambda n: 0 < n < 2**31)
-]
-NaturalInt = Annotated[int, Kind("N", "a whole number of at least 0", int, lambda n: n >= 0)]
-PositiveFloat = Annotated[float, Kind("X", "a number above 0", float, lambda x: x > 0)]
-Word = Annotated[str, Kind("WORD", "a word in UTF-8", lambda w: read_text(w).strip(), bool)]
-Weights = Annotated[Mapping[str, float], Kind("TERM=W", "TERM=NUMBER, such as image=20", read_pair)]
-Device = Annotated[
-    str,
-    Kind("NAME", "auto, cpu or cuda", accepts=re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
-]
-Text = Annotated[str, Kind("TEXT", "text in UTF-8", read_text)]
-Name = Annotated[str, Kind("NAME")]
-ModelId = Annotated[str, Kind("ID")]
-File = Annotated[Path, Kind("FILE", "a file name", read_path)]
-Folder = Annotated[Path, Kind("FOLDER", "a folder", read_path)]
 ProposalName = Literal["none", "random", "word-table", "additive", "gradient", "fuse"]
 DtypeName = Literal["float32", "bfloat16"]
 FallbackName = Literal["mean", "zero", "random"]
@@ -130,24 +95,32 @@ def model_ids(choice: str) -> ModelIds:
     return ModelIds(**{"sentiment": OFFLINE.sentiment, **read})
 
 
-def read_yaml(file: Path) -> Any:
-    """Return the content of a YAML file; a `ValueError` has the reason where that cannot be."""
-    import yaml  # type: ignore[import-untyped, unused-ignore]
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings of every job but caption.
 
-    try:
-        text = decode_text(file.read_bytes())
-    except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror})") from None
-    try:
-        return yaml.safe_load(text)
-    # A date that is none is a ValueError, brackets without end are a RecursionError.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not a YAML file ({' '.join(str(error).split())})") from None
+    Attributes:
+        lm: Language model that writes, an id or a folder.
+        device: Device: auto (a GPU if there is one), cpu or cuda.
+        dtype: Type of the models' numbers, float32 or bfloat16.
+        seed: Seed; random draws depend on it and on the item.
+        time_limit: Seconds per item, after which the best so far is taken.
+    """
+
+    lm: ModelId = "offline:lm"
+    device: Device = "auto"
+    dtype: DtypeName = "float32"
+    seed: Integer = 0
+    time_limit: PositiveFloat | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be known without models."""
+        check_values(self)
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Models of a job.
+    """Models of a caption.
 
     Attributes:
         models: Models: offline, paper, or a YAML file with the keys lm, image_text and sentiment.
@@ -255,7 +228,7 @@ class CaptionSettings(SearchSettings):
 
     def __post_init__(self) -> None:
         """Check what can be known without models."""
-        _check_values(self)
+        check_values(self)
         self.check(has_sentiment=self.sentiment is not None)
         both = {w.casefold() for w in self.forbid} & {w.casefold() for w in self.require}
         if both:
@@ -265,32 +238,3 @@ class CaptionSettings(SearchSettings):
                 "--as-published: the paper's search has one caption an image and no conditions; "
                 "leave --forbid, --require and --num-captions out."
             )
-
-
-def _check_values(settings: CaptionSettings) -> None:
-    """Refuse in Python the values that the command line refuses; weights are checked elsewhere."""
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        value, several = getattr(settings, name), get_origin(hint) is tuple
-        if value is None and type(None) in get_args(hint):
-            continue
-        hints = [h for h in (hint, *get_args(hint)) if get_origin(h) in (Annotated, Literal)]
-        if several and not isinstance(value, tuple | list):
-            raise UsageError(f"{name} {value!r}: expected several, such as ({value!r},).")
-        for each in value if several else [value]:
-            if (expected := _expected(each, [*hints, hint][0])) is not None:
-                raise UsageError(f"{name} {each!r}: expected {expected}.")
-
-
-def _expected(value: Any, hint: Any) -> str | None:
-    """Return what a value must be, or None if it is."""
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        return None if value in choices else f"one of {', '.join(choices)}"
-    base, kind = (hint.__origin__, hint.__metadata__[0]) if get_args(hint) else (hint, Kind("X"))
-    if base not in (int, float, str):
-        return None
-    is_right = isinstance(value, {int: Integral, float: Real}.get(base, base))
-    with suppress(ValueError):
-        read = kind.read(value) if is_right and base is str else value
-        return None if is_right and kind.accepts(read) else str(kind.expected)
-    return str(kind.expected)

@@ -22,12 +22,12 @@ from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import describe, versions
 from fuseprompt.tasks.caption import (
     Caption,
-    Failure,
     caption,
     objective_of,
     search_of,
     try_open,
 )
+from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
 

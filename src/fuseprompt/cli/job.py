@@ -1,0 +1,208 @@
+"""What the commands of jobs share: their output options, and how results are printed and kept."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from fuseprompt.cli.bar import Bar
+from fuseprompt.cli.options import Output
+from fuseprompt.errors import FuseError
+from fuseprompt.tasks.kinds import File
+
+if TYPE_CHECKING:
+    from fuseprompt.search.minimize import Progress, Result
+
+
+@dataclass(frozen=True)
+class JobOutput(Output):
+    """Output of a job.
+
+    Attributes:
+        out: File that gets the JSON lines too.
+        page: HTML page of all results, which stands alone.
+    """
+
+    out: File | None = None
+    page: File | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Shown:
+    """A result, or an error, as JSON, for a terminal and as a card of the page.
+
+    Attributes:
+        record: Keys of the JSON object.
+        text: What a person reads; nothing for an error.
+        card: HTML of the page.
+        note: A line on stderr, such as an error.
+        failed: Whether the exit code says so.
+        last: Whether it is the last one of its item.
+    """
+
+    record: Mapping[str, Any]
+    text: str = ""
+    card: str = ""
+    note: str = ""
+    failed: bool = False
+    last: bool = True
+
+
+def show_failure(item: str, error: str, key: str) -> Shown:
+    """Return an item that got no result; `key` is what its kind is called in JSON."""
+    card = f"<h2>{escape(item)}</h2><p class=error>{escape(error)}</p>"
+    return Shown({key: item, "error": error}, "", card, f"error: {error}", failed=True)
+
+
+def record(result: "Result") -> dict[str, Any]:
+    """Return the keys that the JSON objects of all jobs have."""
+    return {
+        "text": result.text,
+        "loss": round(result.loss, 6),
+        "terms": {k: round(v, 6) for k, v in result.terms.items()},
+        "settings": dict(result.settings),
+        "versions": dict(result.versions),
+        "seed": result.seed,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def describe_terms(result: "Result") -> str:
+    """Return the loss of a result and each of its terms as a line of a card."""
+    terms = "".join(f"<span>{escape(n)} <b>{v:.3f}</b></span>" for n, v in result.terms.items())
+    return f'<p class="terms"><span>loss <b>{result.loss:.3f}</b></span>{terms}</p>'
+
+
+class Report(AbstractContextManager["Report"]):
+    """Prints results as they come, keeps them in the files asked for, and shows what goes on.
+
+    Args:
+        output: Where results go.
+        total: Number of items, for the bar.
+        what: What the items are called there.
+        title: Title of the page.
+    """
+
+    def __init__(self, output: JobOutput, total: int, what: str, title: str = "") -> None:
+        self._output, self._title, self._cards = output, title, list[str]()
+        self.bar = Bar(total, what, quiet=output.quiet or output.json)
+        self._stack = ExitStack()
+        self._files = {
+            option: self._stack.enter_context(_OutFile(option, path))
+            for option, path in (("--out", output.out), ("--page", output.page))
+            if path is not None
+        }
+        self._num_done = 0
+        self._last: Progress | None = None
+
+    def __enter__(self) -> "Report":
+        """Show the bar."""
+        self._stack.enter_context(self.bar)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the page of what there is, and take the bar away."""
+        with self._stack:
+            if "--page" in self._files:
+                self._files["--page"].write(_page(self._title, self._cards))
+
+    def on_step(self, step: "Progress") -> None:
+        """Remember the best texts so far, and show them; ids are "NUMBER:ITEM"."""
+        self._last = step
+        self.bar.on_step(step)
+
+    def print_all(self, results: Iterable[Shown]) -> int:
+        """Print each result when it comes; return the exit code."""
+        code = 0
+        try:
+            for one in results:
+                code |= one.failed
+                if one.note and not (self._output.quiet and "error" not in one.record):
+                    self.bar.log(one.note)
+                self._print(one)
+                if one.last:
+                    self._num_done += 1
+                    self.bar.advance()
+        except KeyboardInterrupt:
+            self._log_unfinished()
+            raise
+        return code
+
+    def _print(self, one: Shown) -> None:
+        line = json.dumps(one.record, ensure_ascii=False)
+        self._cards.append(one.card)
+        try:
+            if shown := line if self._output.json else one.text:
+                self.bar.result(shown)
+        finally:  # Where one of the two is full, the other still gets the result.
+            if "--out" in self._files:
+                self._files["--out"].write(line)
+
+    def _log_unfinished(self) -> None:
+        """Log the best texts of items whose search was cut off; they are no results."""
+        if self._last is None:
+            return
+        for problem, text in zip(self._last.ids, self._last.texts, strict=True):
+            number, _, item = problem.partition(":")
+            if int(number) >= self._num_done:
+                at = f"after {self._last.step} of {self._last.steps} steps"
+                self.bar.log(f"not finished, best {at}: {item}\n  {text}")
+
+
+class _OutFile(AbstractContextManager["_OutFile"]):
+    """A file of an option, opened before any work is done; it gets whole lines or nothing."""
+
+    def __init__(self, option: str, path: Path) -> None:
+        self._name, self._size = f"{option} {path}", 0
+        with self._explained():
+            self._file = path.open("wb", buffering=0)
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def write(self, line: str) -> None:
+        """Write a line; a `FuseError` if the disk is full, say."""
+        # File names that are no UTF-8 reach us as lone surrogates; escaped, they are valid JSON.
+        data, written = f"{line}\n".encode(errors="backslashreplace"), 0
+        with self._explained():
+            try:
+                while written < len(data):
+                    written += self._file.write(data[written:])
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(self._size)
+                raise
+        self._size += written
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            safe = " The results before are safe in it." if self._size else ""
+            reason = f"cannot be written ({error.strerror})"
+            raise FuseError(
+                f"{self._name}: {reason}.{safe} Make room, or choose another file."
+            ) from None
+
+
+def _page(title: str, cards: Iterable[str]) -> str:
+    from fuseprompt.evaluation.page import page_head
+
+    articles = "\n".join(f"<article>{card}</article>" for card in cards)
+    return f"""{page_head(title, style="job.css")}
+<body>
+<header>
+<p class="kicker">fuseprompt</p>
+<h1>{escape(title)}</h1>
+</header>
+<main>
+{articles}
+</main>
+</body>
+</html>"""
