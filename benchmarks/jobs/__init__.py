@@ -1,0 +1,1 @@
+"""What the jobs reach, each beside its rivals at the same cost: journals, tables, pages."""
