@@ -13,8 +13,9 @@ from fuseprompt.evaluation.explain import (
     Token,
     View,
     explain,
+    render,
+    show_token,
 )
-from fuseprompt.evaluation.explain_page import render, show_token
 from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals import Gradient, LanguageModelOnly, Positions
 from fuseprompt.tasks.caption import objective_of

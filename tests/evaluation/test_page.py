@@ -5,14 +5,14 @@ import io
 
 from PIL import Image
 
-from fuseprompt.evaluation.page import page_head, picture_url
+from fuseprompt.evaluation.page import picture_url, render_page
 
 
-def test_a_head_holds_both_styles_and_an_escaped_title() -> None:
-    head = page_head("</title><script>", style="explain.css")
-    assert "<title>&lt;/title&gt;&lt;script&gt;</title>" in head
-    assert "prefers-color-scheme: dark" in head
-    assert ".chips" in head
+def test_a_page_holds_both_styles_and_an_escaped_title() -> None:
+    page = render_page("page.html", title="</title><script>", style="explain.css")
+    assert "<title>&lt;/title&gt;&lt;script&gt;</title>" in page
+    assert "prefers-color-scheme: dark" in page
+    assert ".chips" in page
 
 
 def test_a_picture_is_scaled_down_and_never_up() -> None:

@@ -53,8 +53,7 @@ def run(options: Options) -> int:
     """Explain one step of a photo's caption and write the page; return 0."""
     if options.text is not None and options.step is not None:
         raise UsageError("--text and --step: give one of them, the text or the step to reach.")
-    from fuseprompt.evaluation.explain import explain
-    from fuseprompt.evaluation.explain_page import render
+    from fuseprompt.evaluation.explain import explain, render
     from fuseprompt.models.hub import silence_libraries
     from fuseprompt.models.images import open_image
     from fuseprompt.tasks.models import load_models, proposal_named

@@ -1,8 +1,8 @@
-"""One step of a caption search, explained: each proposal's candidates, and their exact losses."""
+"""One step of a caption search, explained: candidates, their exact losses, and a page of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from fuseprompt.errors import SearchError
+from fuseprompt.evaluation.page import picture_url, render_page
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals.base import Positions, Proposal
@@ -23,6 +24,16 @@ from fuseprompt.text.retokenize import PaddedIds
 
 NUM_BEST: Final = 10  # Tokens that should be proposed: the best of all that were scored.
 RANKS: Final = 3000  # Length of a proposal's list in which the rank of a token is looked up.
+
+#: Title and explanation by the name of a proposal.
+_ABOUT: Final = {
+    "none": ("Language model alone", "The likeliest tokens, the photo unseen."),
+    "random": ("Random", "Noise in place of information."),
+    "word-table": ("Word table", "Each word scored once, alone; no gradient, no context."),
+    "additive": ("Additive word table", "The text's output, moved by each word's effect."),
+    "gradient": ("Gradient", "The image loss's gradient at the embedding of each token's pieces."),
+    "fuse": ("The paper's map", "The gradient, carried to the tokens by fitted t-product maps."),
+}
 
 
 @final
@@ -198,3 +209,65 @@ def rank_correlation(predicted: Float[Tensor, " n"], exact: Float[Tensor, " n"])
         return 0.0
     ranks = (counts.cumsum(0).double() - (counts.double() + 1) / 2)[inverse]
     return float(torch.corrcoef(torch.stack([place, ranks]))[0, 1])
+
+
+def render(found: Explanation, photo: Image.Image, *, name: str) -> str:
+    """Return the page, an HTML document; `name` is what to call the photo."""
+    return render_page(
+        "explain.html",
+        title=f"{name}: what comes after “{found.text}”",
+        style="explain.css",
+        name=name,
+        url=picture_url(photo, longest=720),
+        found=found,
+        ranks=RANKS,
+        widths=" or ".join(map(str, sorted({len(view.proposals) for view in found.views}))),
+        cards=[_card(found, view) for view in found.views],
+        show_token=show_token,
+    )
+
+
+def show_token(text: str) -> str:
+    """Return a token as people read it: word-initial ones plain, others after an ellipsis."""
+    return text[1:] if text.startswith(" ") and text.strip() else f"…{text}"
+
+
+def _card(found: Explanation, view: View) -> dict[str, Any]:
+    """Return what the template shows of a proposal."""
+    title, about = _ABOUT.get(view.name, (view.name, ""))
+    pairs = zip(view.proposals, view.totals, strict=True)
+    return {
+        "title": title,
+        "about": about,
+        "view": view,
+        "missed": [found.tokens[i] for i in found.best if i not in view.proposals],
+        "proposed": [(found.tokens[i], total, i in found.best) for i, total in pairs],
+        "plot": _scatter(found, view) if len(set(view.images.values())) > 1 else None,
+    }
+
+
+def _scatter(found: Explanation, view: View) -> dict[str, Any]:
+    """Return where the template's drawing has predicted and exact image loss of the tokens."""
+    xs, ys = list(view.images.values()), [found.tokens[i].image for i in view.images]
+    across, up = _scale(xs, 44, 330), _scale(ys, 216, 10)
+    ticks = [
+        (f"{across(x):.1f}", f"{up(y) + 4:.1f}", f"{x:.2f}", f"{y:.2f}")
+        for x, y in ((min(xs), min(ys)), (max(xs), max(ys)))
+    ]
+    # One path of dots for all words keeps the page small.
+    plot: dict[str, Any] = {"ticks": ticks, "stars": [], "other": "", "proposed": ""}
+    for i, x, y in zip(view.images, xs, ys, strict=True):
+        is_proposed = i in view.proposals
+        if i in found.best:
+            label = f"{show_token(found.tokens[i].text)}: predicted {x:.3f}, exact {y:.3f}"
+            plot["stars"].append((f"{across(x):.1f}", f"{up(y):.1f}", is_proposed, label))
+        else:
+            plot["proposed" if is_proposed else "other"] += f"M{across(x):.1f} {up(y):.1f}h0"
+    return plot
+
+
+def _scale(values: Sequence[float], start: int, end: int) -> Callable[[float], float]:
+    """Return a linear scale from values to pixels, a little wider than the values."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    margin = 0.03 * (end - start)
+    return lambda value: start + margin + (value - low) / span * (end - start - 2 * margin)

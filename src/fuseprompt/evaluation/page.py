@@ -1,26 +1,31 @@
-"""Parts of HTML pages that stand alone, without a script or the network: style and pictures."""
+"""HTML pages that stand alone, without a script or the network, made of templates in `data`."""
 
 import base64
 import io
-from html import escape
+from functools import cache
 from importlib import resources
+from typing import Any
 
+import jinja2
 from PIL import Image
 
 
-def page_head(title: str, *, style: str) -> str:
-    """Return the head of a page with a plain-text title; `style` is a file of `fuseprompt/data`."""
+def render_page(template: str, **values: Any) -> str:
+    """Return the page of a template; whatever is put in it stays text."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def _templates() -> jinja2.Environment:
     data = resources.files("fuseprompt").joinpath("data")
-    rules = "".join(data.joinpath(name).read_text("utf-8") for name in ("page.css", style))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>
-{rules}</style>
-</head>"""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: data.joinpath(name).read_text("utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def picture_url(picture: Image.Image, *, longest: int) -> str:
