@@ -108,7 +108,10 @@ class Report(AbstractContextManager["Report"]):
         """Write the page of what there is, and take the bar away."""
         with self._stack:
             if "--page" in self._files:
-                self._files["--page"].write(_page(self._title, self._cards))
+                from fuseprompt.evaluation.page import render_page
+
+                page = {"title": self._title, "style": "job.css", "cards": self._cards}
+                self._files["--page"].write(render_page("job.html", **page))
 
     def on_step(self, step: "Progress") -> None:
         """Remember the best texts so far, and show them; ids are "NUMBER:ITEM"."""
@@ -189,20 +192,3 @@ class _OutFile(AbstractContextManager["_OutFile"]):
             raise FuseError(
                 f"{self._name}: {reason}.{safe} Make room, or choose another file."
             ) from None
-
-
-def _page(title: str, cards: Iterable[str]) -> str:
-    from fuseprompt.evaluation.page import page_head
-
-    articles = "\n".join(f"<article>{card}</article>" for card in cards)
-    return f"""{page_head(title, style="job.css")}
-<body>
-<header>
-<p class="kicker">fuseprompt</p>
-<h1>{escape(title)}</h1>
-</header>
-<main>
-{articles}
-</main>
-</body>
-</html>"""
