@@ -1,5 +1,6 @@
 """`fuseprompt caption` in the process, with tiny models from a YAML file."""
 
+import csv
 import json
 import os
 import shlex
@@ -128,7 +129,7 @@ def test_without_json_it_is_for_people(run, tmp_path) -> None:
 def test_quiet_prints_results_and_errors_only(run, tmp_path) -> None:
     output = run(*save_pictures(tmp_path, "a.png"), str(tmp_path / "none.png"), "--quiet")
     assert output.code == 1
-    assert len(output.out.splitlines()) == 3
+    assert len(output.out.splitlines()) == 2
     assert output.err.startswith("error: ")
     assert len(output.err.splitlines()) == 1
 
@@ -563,3 +564,49 @@ def test_a_search_is_as_wide_as_its_models_need_unless_said_otherwise(
     monkeypatch.setenv("FUSEPROMPT_MODELS", "paper")
     settings = parse(Options, ["a.png"], command="caption", preset=preset).settings
     assert (settings.beam_width, settings.search_width) == (5, 512)
+
+
+def test_sidecars_are_added_to_or_left_alone_but_never_lost(run, tmp_path: Path) -> None:
+    files = save_pictures(tmp_path / "tree", "a.png", "b.png")
+    save_pictures(tmp_path / "tree" / "deep" / "deeper", "c.png")
+    folder = str(tmp_path / "tree")
+    done = run(folder, "--recursive", "--sidecar", "txt", "--json")
+    assert done.code == 0
+    sidecars = sorted((tmp_path / "tree").rglob("*.txt"))
+    assert [file.name for file in sidecars] == ["a.txt", "b.txt", "c.txt"]
+    texts = [file.read_text() for file in sidecars]
+    assert texts == [f"{line['caption']}\n" for line in done.lines]
+
+    refused = run(str(files[0]), "--sidecar", "txt")
+    assert refused.code == 2
+    assert "1 of 1 images have one" in refused.err
+    assert "--skip-existing" in refused.err
+    assert [file.read_text() for file in sidecars] == texts
+
+    sidecars[2].unlink()
+    again = run(folder, "--recursive", "--sidecar", ".txt", "--skip-existing", "--json")
+    assert len(again.lines) == 1
+    assert "2 of 3 images have a sidecar" in again.err
+    assert [file.read_text() for file in sidecars] == texts
+
+    run(str(files[0]), "--sidecar", "txt", "--append")
+    assert sidecars[0].read_text().startswith(texts[0])
+    assert len(sidecars[0].read_text().splitlines()) == 2
+    assert run(str(files[0]), "--append").code == 2
+
+
+def test_a_table_has_a_row_for_each_image_and_keeps_errors(run, tmp_path: Path) -> None:
+    (good,) = save_pictures(tmp_path, "good.png")
+    (tmp_path / "bad.png").write_bytes(b"none")
+    file = tmp_path / "out.csv"
+    done = run(str(tmp_path / "bad.png"), str(good), "--out", str(file), "--format", "csv")
+    assert done.code == 1
+    with file.open(newline="") as table:
+        bad, one = csv.DictReader(table)
+    assert bad["image"].endswith("bad.png")
+    assert "picture" in bad["error"] or "image" in bad["error"]
+    assert one["image"] == str(good)
+    assert one["error"] == ""
+    assert set(json.loads(one["terms"])) == {"fluency", "image"}
+    run(str(tmp_path / "bad.png"), "--out", str(file), "--format", "csv")
+    assert len(file.read_text().splitlines()) == 2

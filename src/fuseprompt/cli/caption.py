@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.kinds import File, PositiveFloat
+from fuseprompt.tasks.kinds import File, Name, PositiveFloat
 from fuseprompt.tasks.settings import (
     PAPER_SIZE,
     CaptionSettings,
@@ -29,6 +30,10 @@ class Options:
 
     Attributes:
         images: Image, or folder of images.
+        recursive: Caption the images of sub-folders too.
+        sidecar: Write each caption to a file beside its image, of this ending (txt, say).
+        append: Add to sidecars that are there.
+        skip_existing: Leave images alone that have a sidecar.
         sentiment_weight: The same as --weight sentiment=X.
         prepare: Make the offline models first if need be.
         config: YAML file with any of these options.
@@ -38,6 +43,10 @@ class Options:
     settings: CaptionSettings
     models: ModelSettings
     output: JobOutput
+    recursive: bool = False
+    sidecar: Name | None = None
+    append: bool = False
+    skip_existing: bool = False
     sentiment_weight: PositiveFloat | None = None
     prepare: bool = False
     config: File | None = None
@@ -72,8 +81,8 @@ def run(options: Options) -> int:
     from fuseprompt.tasks.caption import caption, expand, left_alone
 
     silence_libraries()
-    files = expand(options.images)
-    for note in left_alone(options.images):
+    files = _without_sidecars(expand(options.images, recursive=options.recursive), options)
+    for note in left_alone(options.images, recursive=options.recursive):
         output.note(note)
     num_texts = 1 if settings.together else len(files)
     with Report(output, num_texts, "images", "Captions") as report:
@@ -86,7 +95,31 @@ def run(options: Options) -> int:
             on_step=report.on_step,
             on_progress=report.bar.make,
         )
-        return report.print_all(_shown(results))
+        return report.print_all(_shown(results, options))
+
+
+def _without_sidecars(files: list[str], options: Options) -> list[str]:
+    """Return the images to caption; a sidecar that is there is never lost."""
+    if options.sidecar is None:
+        if options.append or options.skip_existing:
+            raise UsageError("--append and --skip-existing: they are about --sidecar ENDING.")
+        return files
+    if options.settings.together or (options.append and options.skip_existing):
+        raise UsageError("--sidecar: expected no --together, and one of --append, --skip-existing.")
+    there = [file for file in files if _sidecar(file, options.sidecar).exists()]
+    if there and not (options.append or options.skip_existing):
+        raise UsageError(
+            f"--sidecar {options.sidecar}: {len(there):,} of {len(files):,} images have one, such "
+            f"as {_sidecar(there[0], options.sidecar)}. Add --append or --skip-existing."
+        )
+    if there and options.skip_existing:
+        options.output.note(f"{len(there):,} of {len(files):,} images have a sidecar: left alone")
+        return [file for file in files if file not in set(there)]
+    return files
+
+
+def _sidecar(image: str, ending: str) -> Path:
+    return Path(image).with_suffix(f".{ending.removeprefix('.')}")
 
 
 def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
@@ -107,13 +140,16 @@ def _settings(options: Options) -> CaptionSettings:
     return replace(settings, weights={**settings.weights, "sentiment": weight})
 
 
-def _shown(results: "Iterable[Caption | Failure]") -> Iterator[Shown]:
+def _shown(results: "Iterable[Caption | Failure]", options: Options) -> Iterator[Shown]:
     from fuseprompt.tasks.job import Failure
 
     for one in results:
         if isinstance(one, Failure):
             yield show_failure(one.item, one.error, "image")
             continue
+        if options.sidecar is not None:
+            with _sidecar(one.image, options.sidecar).open("a", encoding="utf-8") as file:
+                file.write(f"{one.caption}\n")
         words = ", ".join(map(repr, one.missing))
         note = f"note: {one.image}: no finished caption with {words} was found" if words else ""
         yield Shown(

@@ -1,12 +1,14 @@
 """What the commands of jobs share: their output options, and how results are printed and kept."""
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
@@ -22,11 +24,13 @@ class JobOutput(Output):
     """Output of a job.
 
     Attributes:
-        out: File that gets the JSON lines too.
+        out: File that gets the results too.
+        format: Form of that file, JSON lines or a table.
         page: HTML page of all results, which stands alone.
     """
 
     out: File | None = None
+    format: Literal["jsonl", "csv"] = "jsonl"
     page: File | None = None
 
 
@@ -96,6 +100,7 @@ class Report(AbstractContextManager["Report"]):
             for option, path in (("--out", output.out), ("--page", output.page))
             if path is not None
         }
+        self._table = _Table() if output.format == "csv" else None
         self._num_done = 0
         self._last: Progress | None = None
 
@@ -107,6 +112,7 @@ class Report(AbstractContextManager["Report"]):
     def __exit__(self, *_: object) -> None:
         """Write the page of what there is, and take the bar away."""
         with self._stack:
+            self._keep("" if self._table is None else self._table.rest())
             if "--page" in self._files:
                 from fuseprompt.evaluation.page import render_page
 
@@ -136,14 +142,17 @@ class Report(AbstractContextManager["Report"]):
         return code
 
     def _print(self, one: Shown) -> None:
-        line = json.dumps(one.record, ensure_ascii=False)
+        line = _as_lines(one.record)
         self._cards.append(one.card)
         try:
             if shown := line if self._output.json else one.text:
                 self.bar.result(shown)
         finally:  # Where one of the two is full, the other still gets the result.
-            if "--out" in self._files:
-                self._files["--out"].write(line)
+            self._keep(line if self._table is None else self._table.add(one.record))
+
+    def _keep(self, lines: str) -> None:
+        if lines and "--out" in self._files:
+            self._files["--out"].write(lines)
 
     def _log_unfinished(self) -> None:
         """Log the best texts of items whose search was cut off; they are no results."""
@@ -154,6 +163,41 @@ class Report(AbstractContextManager["Report"]):
             if int(number) >= self._num_done:
                 at = f"after {self._last.step} of {self._last.steps} steps"
                 self.bar.log(f"not finished, best {at}: {item}\n  {text}")
+
+
+def _as_lines(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False)
+
+
+class _Table:
+    """Records as rows of CSV; the first result has the columns, so errors before it wait for it."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+        self._waiting: list[Mapping[str, Any]] = []
+
+    def add(self, record: Mapping[str, Any]) -> str:
+        """Return the rows that can be written now."""
+        self._waiting.append(record)
+        return "" if "error" in record and not self._columns else self.rest()
+
+    def rest(self) -> str:
+        """Return the rows that wait."""
+        rows, self._waiting = self._waiting, []
+        is_new = bool(rows) and not self._columns
+        if is_new:
+            self._columns = [*(key for key in rows[-1] if key != "error"), "error"]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        return str(text.getvalue().removesuffix("\n"))
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell: a number or text as it is, anything else as JSON."""
+    return value if isinstance(value, str | int | float) else json.dumps(value, ensure_ascii=False)
 
 
 class _OutFile(AbstractContextManager["_OutFile"]):

@@ -320,7 +320,7 @@ def list_images(folder: str | Path) -> list[Path]:
     Raises:
         ImageError: If the folder has none, or cannot be listed.
     """
-    files, left = _sort(folder, with_others=True)
+    files, left = _sort(folder)
     if not files:
         more = f" Left alone: {left}." if left else ""
         raise ImageError(
@@ -330,16 +330,34 @@ def list_images(folder: str | Path) -> list[Path]:
     return files
 
 
-def describe_left_alone(folder: str | Path, *, with_others: bool = True) -> str:
+def list_folders(folder: str | Path) -> list[Path]:
+    """Return the folders with images in a tree, itself included, in name order, hidden ones aside.
+
+    Links to folders are not followed. A tree without images is returned as its root alone.
+    """
+    found = []
+    for path, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        with suppress(ImageError):
+            list_images(path)
+            found.append(Path(path))
+    return found or [Path(folder)]
+
+
+def describe_left_alone(
+    folder: str | Path, *, with_others: bool = True, with_folders: bool = True
+) -> str:
     """Return a sentence on what `list_images` leaves alone and why, with counts; "" for nothing.
 
     Without `with_others` only pictures count, not texts and sub-folders.
     """
-    _, left = _sort(folder, with_others=with_others)
+    _, left = _sort(folder, with_others=with_others, with_folders=with_folders)
     return f"{folder}: left alone: {left}." if left else ""
 
 
-def _sort(folder: str | Path, *, with_others: bool) -> tuple[list[Path], str]:
+def _sort(
+    folder: str | Path, *, with_others: bool = True, with_folders: bool = True
+) -> tuple[list[Path], str]:
     """Return the image files of a folder, and in words what else is there, counted by reason."""
     _register_heif()
     readable = {
@@ -351,6 +369,8 @@ def _sort(folder: str | Path, *, with_others: bool) -> tuple[list[Path], str]:
     left: Counter[str] = Counter()
     try:
         for file in sorted(Path(folder).iterdir()):
+            if file.is_dir() and not with_folders:
+                continue
             reason = _why_left(file, readable)
             if not reason:
                 files.append(file)
@@ -367,7 +387,7 @@ def _why_left(file: Path, readable: set[str]) -> str:
     if file.name.startswith("."):
         return "hidden (the name begins with a dot)"
     if file.is_dir():
-        return "sub-folder (name it to have its images)"
+        return "sub-folder (name it, or add --recursive, to have its images)"
     if not file.is_file():
         return "pipe, device or broken link"
     if ending in readable:

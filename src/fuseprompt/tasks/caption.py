@@ -14,7 +14,12 @@ from PIL import Image
 from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.methods.published import PublishedSearch
-from fuseprompt.models.images import describe_left_alone, list_images, open_image
+from fuseprompt.models.images import (
+    describe_left_alone,
+    list_folders,
+    list_images,
+    open_image,
+)
 from fuseprompt.objective.objective import Objective, derive_seed
 from fuseprompt.objective.problem import Constraint, Forbid, Problem, Require
 from fuseprompt.objective.terms import Fluency, ImageText, Label
@@ -113,10 +118,10 @@ def caption(
     return _search(files, names, settings, objective, method, on_step)
 
 
-def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
+def expand(paths: str | Path | Sequence[str | Path], *, recursive: bool = False) -> list[str]:
     """Return paths of images, a folder's in name order; an empty folder stands for itself."""
     files: list[str] = []
-    for path in _each(paths):
+    for path in _each(paths, recursive=recursive):
         try:
             # Not Path.is_dir, which raises for a name that is too long.
             inside = list_images(path) if os.path.isdir(path) else [path]
@@ -126,18 +131,22 @@ def expand(paths: str | Path | Sequence[str | Path]) -> list[str]:
     return files
 
 
-def left_alone(paths: str | Path | Sequence[str | Path]) -> list[str]:
+def left_alone(paths: str | Path | Sequence[str | Path], *, recursive: bool = False) -> list[str]:
     """Return a sentence for each folder with images and files that `expand` leaves alone."""
     notes = []
-    for path in filter(os.path.isdir, dict.fromkeys(_each(paths))):
+    for path in filter(os.path.isdir, dict.fromkeys(_each(paths, recursive=recursive))):
         with suppress(ImageError):
             list_images(path)
-            notes.append(describe_left_alone(path))
+            notes.append(describe_left_alone(path, with_folders=not recursive))
     return [note for note in notes if note]
 
 
-def _each(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else list(paths)
+def _each(paths: str | Path | Sequence[str | Path], *, recursive: bool) -> list[str | Path]:
+    several = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not recursive:
+        return several
+    trees = (list_folders(path) if os.path.isdir(path) else [path] for path in several)
+    return [path for tree in trees for path in tree]
 
 
 def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
