@@ -89,7 +89,7 @@ def test_all_that_was_left_alone_is_counted_by_reason(tmp_path: Path) -> None:
         "1 .txt (no image), "
         "2 hidden (the name begins with a dot), "
         "2 pipe, device or broken link, "
-        "1 sub-folder (name it to have its images), "
+        "1 sub-folder (name it, or add --recursive, to have its images), "
         "1 without an ending (no image)."
     )
 
