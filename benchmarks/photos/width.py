@@ -1,7 +1,7 @@
 """Is a wider search ever worse? Captions of 40 photos at beam widths 1 to 16, paired by photo.
 
-`python -m benchmarks.photos.width run --root COCO --journal FILE [--part i/n]` searches the first
-photos of a COCO folder with the offline models, `table` prints what a journal holds.
+`python -m benchmarks.photos.width run --root FOLDER --journal FILE [--part i/n]` searches the first
+photos of a folder (or of COCO's) with the offline models, `table` prints what a journal holds.
 """
 
 import argparse
@@ -12,9 +12,11 @@ import torch
 
 from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, shard
+from fuseprompt.models.images import list_images
+from fuseprompt.search.hypotheses import TIE
 from fuseprompt.tasks.caption import Caption, caption, objective_of
 from fuseprompt.tasks.models import load_models
-from fuseprompt.tasks.settings import OFFLINE, CaptionSettings, model_ids
+from fuseprompt.tasks.settings import OFFLINE, CaptionSettings
 
 JOURNAL = Path(__file__).parents[1] / "results" / "width.jsonl.gz"
 WIDTHS = (1, 2, 4, 8, 16)
@@ -23,9 +25,10 @@ WIDTHS = (1, 2, 4, 8, 16)
 def run(journal: Journal, root: Path, part: str, first: int) -> None:
     """Caption every photo at every width, and write a line for each."""
     torch.set_num_threads(1)
-    models = load_models(model_ids(OFFLINE), with_sentiment=False, device="cpu")
+    models = load_models(OFFLINE, device="cpu")
     objective = objective_of(CaptionSettings(), models)
-    photos = sorted((root / "val2014").glob("*.jpg"))[:first]
+    coco = root / "val2014"
+    photos = list_images(coco if coco.is_dir() else root)[:first]
     for photo in shard(photos, part):
         for width in WIDTHS:
             key = f"{width} {photo.name}"
@@ -48,19 +51,27 @@ def table(journal: Journal) -> str:
     lines = [
         f"{len(photos)} photos.",
         "",
-        "| width | loss | finished | less than the width before |",
+        "| width | loss | finished | against the width before | photos worse |",
     ]
-    lines.append("|---|---|---|---|")
+    lines.append("|---|---|---|---|---|")
     differences = {}
     for narrow, wide in pairwise(WIDTHS):
         values = [losses[wide][p] - losses[narrow][p] for p in photos]
         low, high = interval(values)
-        differences[wide] = f"{sum(values) / len(values):+.2f} [{low:+.2f}, {high:+.2f}]"
+        worse = sum(value > TIE for value in values)
+        mean = f"{sum(values) / len(values):+.2f} [{low:+.2f}, {high:+.2f}]"
+        differences[wide] = f"{mean} | {worse}, at most by {max(values):.2f}"
     for width in WIDTHS:
         mine = [r for r in rows if r["width"] == width and r["photo"] in photos]
         mean = sum(r["loss"] for r in mine) / len(mine)
         ended = sum(r["finished"] for r in mine)
-        lines.append(f"| {width} | {mean:.2f} | {ended} | {differences.get(width, '')} |")
+        lines.append(f"| {width} | {mean:.2f} | {ended} | {differences.get(width, '|')} |")
+    texts = {(r["width"], r["photo"]): r["text"] for r in rows}
+    rises = [(losses[b][p] - losses[a][p], a, b, p) for a, b in pairwise(WIDTHS) for p in photos]
+    lines += ["", "The ten photos that lost most by a wider search:", ""]
+    for rise, narrow, wide, photo in sorted(rises, reverse=True)[:10]:
+        was, now = texts[narrow, photo], texts[wide, photo]
+        lines.append(f"* {rise:+.2f}, {narrow} -> {wide}: {was} -> {now}")
     return "\n".join(lines) + "\n"
 
 
