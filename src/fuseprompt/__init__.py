@@ -25,40 +25,28 @@ _HOMES = {
 }
 _MODULES = ("errors", "fuse", "methods", "objective", "proposals", "search")
 
-__all__ = [
-    "AutoDAN",
-    "Continuation",
-    "Fluency",
-    "FuseAdapter",
-    "ImageText",
-    "Label",
-    "Objective",
-    "Problem",
-    "TextSimilarity",
-    "caption",
-    "errors",
-    "fit_adapter",
-    "fuse",
-    "load",
-    "methods",
-    "minimize",
-    "objective",
-    "proposals",
-    "search",
-]
+__all__ = [*_HOMES, *_MODULES]
 
 if TYPE_CHECKING:
-    from fuseprompt import errors, fuse, methods, objective, proposals, search
-    from fuseprompt.fuse.adapter import FuseAdapter
-    from fuseprompt.fuse.fit import fit_adapter
-    from fuseprompt.methods.autodan import AutoDAN
-    from fuseprompt.models.hub import load
-    from fuseprompt.objective.continuation import Continuation
-    from fuseprompt.objective.objective import Objective
-    from fuseprompt.objective.problem import Problem
-    from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
-    from fuseprompt.search.minimize import minimize
-    from fuseprompt.tasks.caption import caption
+    from fuseprompt import errors as errors
+    from fuseprompt import fuse as fuse
+    from fuseprompt import methods as methods
+    from fuseprompt import objective as objective
+    from fuseprompt import proposals as proposals
+    from fuseprompt import search as search
+    from fuseprompt.fuse.adapter import FuseAdapter as FuseAdapter
+    from fuseprompt.fuse.fit import fit_adapter as fit_adapter
+    from fuseprompt.methods.autodan import AutoDAN as AutoDAN
+    from fuseprompt.models.hub import load as load
+    from fuseprompt.objective.continuation import Continuation as Continuation
+    from fuseprompt.objective.objective import Objective as Objective
+    from fuseprompt.objective.problem import Problem as Problem
+    from fuseprompt.objective.terms import Fluency as Fluency
+    from fuseprompt.objective.terms import ImageText as ImageText
+    from fuseprompt.objective.terms import Label as Label
+    from fuseprompt.objective.terms import TextSimilarity as TextSimilarity
+    from fuseprompt.search.minimize import minimize as minimize
+    from fuseprompt.tasks.caption import caption as caption
 
 
 def __getattr__(name: str) -> Any:

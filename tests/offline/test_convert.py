@@ -15,9 +15,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from fuseprompt.errors import PrepareError
 from fuseprompt.offline import convert
-from fuseprompt.offline.convert import CONVERTERS, SENTIMENT_LABELS, Sources, merge_low_rank
+from fuseprompt.offline.convert import (
+    CLIP_VOCABULARY,
+    CONVERTERS,
+    SENTIMENT_LABELS,
+    Sources,
+    merge_low_rank,
+)
 from fuseprompt.offline.manifest import RECIPES, offline_folder
-from fuseprompt.offline.vocabulary import CLIP_VOCABULARY
 from tests.models.test_gguf import pack_float, pack_gguf
 from tests.offline.test_vocabulary import small_merges
 
@@ -211,7 +216,7 @@ def test_an_installation_without_the_trained_change_says_so(
 def test_the_language_model_loads_from_a_tiny_gguf(sources: Sources) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from fuseprompt.offline.vocabulary import byte_alphabet
+    from fuseprompt.offline.convert import byte_alphabet
 
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_alphabet().values(), "ca"]
     random = np.random.default_rng(0)

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 
 from fuseprompt.errors import PrepareError
 from fuseprompt.models.gguf import build_byte_tokenizer
-from fuseprompt.offline.manifest import offline_folder
-from fuseprompt.offline.vocabulary import (
+from fuseprompt.offline.convert import (
     CLIP_END,
     CLIP_START,
     CLIP_VOCABULARY,
@@ -20,6 +19,7 @@ from fuseprompt.offline.vocabulary import (
     read_class_names,
     read_clip_strings,
 )
+from fuseprompt.offline.manifest import offline_folder
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 

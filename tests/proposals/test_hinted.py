@@ -9,7 +9,7 @@ from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Positions
-from fuseprompt.proposals.hinted import HintedScorer
+from fuseprompt.proposals.word_table import HintedScorer
 from tests.tiny import gpt2, llama
 
 PAIRS = [("{}", " at night"), ("the {} of the", " city")]

@@ -30,32 +30,26 @@ class Term(Protocol):
     @property
     def name(self) -> str:
         """Name in results."""
-        ...
 
     @property
     def weight(self) -> float:
         """Factor of this term in the total."""
-        ...
 
     @property
     def target(self) -> str:
         """Name of the target that each problem must have."""
-        ...
 
     @property
     def model(self) -> TextModel:
         """The secondary model."""
-        ...
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return a target as a vector; raise a `FuseError` if it cannot be one."""
-        ...
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output against its target vector, differentiable in `outputs`."""
-        ...
 
 
 @runtime_checkable
@@ -64,13 +58,11 @@ class ProductTerm(Term, Protocol):
 
     def directions(self, targets: Float[Tensor, "b t"], width: int) -> Float[Tensor, "b k o"]:
         """Return the directions of targets, for outputs of this width."""
-        ...
 
     def compare_products(
         self, products: Float[Tensor, "b k"], directions: Float[Tensor, "#b k o"]
     ) -> Float[Tensor, " b"]:
         """Return the loss of each output, given its products with the directions of its target."""
-        ...
 
 
 @runtime_checkable
@@ -79,7 +71,6 @@ class JointTerm(Term, Protocol):
 
     def bind(self, targets: Float[Tensor, "p t"]) -> "JointLoss":
         """Return the loss against the targets of problems, which are -1 behind their ends."""
-        ...
 
 
 @runtime_checkable
@@ -89,7 +80,6 @@ class JointLoss(Protocol):
     @property
     def num_reserved(self) -> int:
         """Tokens of the model's length that the longest target takes."""
-        ...
 
     def score(
         self,
@@ -98,7 +88,6 @@ class JointLoss(Protocol):
         begun: Sequence[tuple[str, int]] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the exact loss of each text, most of which share beginnings with those `begun`."""
-        ...
 
     def loss(
         self,
@@ -108,7 +97,6 @@ class JointLoss(Protocol):
         embeds: Float[Tensor, "b s d"] | None = None,
     ) -> Float[Tensor, " b"]:
         """Return the loss of ids with special tokens, differentiable in `embeds`."""
-        ...
 
 
 @final

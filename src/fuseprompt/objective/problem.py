@@ -60,15 +60,12 @@ class Constraint(Protocol):
 
     def allows(self, text: str, problem: Problem) -> bool:
         """Return whether a partial or finished text may be a candidate."""
-        ...
 
     def missing(self, text: str, problem: Problem) -> float:
         """Return how many demands a text does not meet, begun ones in part; 0 if it may end."""
-        ...
 
     def wanted(self, text: str, problem: Problem) -> list[str]:
         """Return texts that should be proposed next, such as " dog"."""
-        ...
 
 
 def _has_word(text: str, word: str) -> bool:

