@@ -25,7 +25,7 @@ _HOMES = {
 }
 _MODULES = ("errors", "fuse", "methods", "objective", "proposals", "search")
 
-__all__ = [*_HOMES, *_MODULES]
+__all__ = sorted([*_HOMES, *_MODULES])
 
 if TYPE_CHECKING:
     from fuseprompt import errors as errors

@@ -24,6 +24,8 @@ from fuseprompt.tasks.tables import SECONDARIES, find_table
 #: The packages that results depend on.
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
+_NO_TABLE = "made by prepare, or at its first use"
+
 #: Kinds of models by the class that `load` returns; all others join texts and images.
 _KINDS = {
     "CausalLM": "language model",
@@ -75,6 +77,11 @@ def examine() -> dict[str, Any]:
         _state(f"offline:{name}", 0 if fault else read_manifest()[name].size, fault or "")
         for name, fault in faults.items()
     ]
+    found = {f"word table of offline:{name}": find_table(name) for name in SECONDARIES}
+    tables = [
+        _state(name, file.stat().st_size) if file else _state(name, 0, _NO_TABLE)
+        for name, file in found.items()
+    ]
     paper = [_find_in_hub_cache(model_id) for model_id in vars(PAPER).values()]
     remedies = {
         f"The package {name} is not installed.": "pip install fuseprompt"
@@ -90,7 +97,7 @@ def examine() -> dict[str, Any]:
         "cache": str(cache_dir()),
         "configuration": configuration,
         "offline": offline,
-        "word_tables": [_table_state(name) for name in SECONDARIES],
+        "word_tables": tables,
         "paper": paper,
         "metrics": _describe_metrics(),
         "remedies": [{"problem": each, "command": cmd} for each, cmd in remedies.items()],
@@ -121,13 +128,6 @@ def _describe_metrics() -> dict[str, str]:
 def _state(model_id: str, size: int, note: str = "") -> dict[str, Any]:
     """Return the state of a model or table; a note says why it is not ready."""
     return {"id": model_id, "ready": not note, "size": 0 if note else size, "note": note}
-
-
-def _table_state(secondary: str) -> dict[str, Any]:
-    name, file = f"word table of offline:{secondary}", find_table(secondary)
-    if file is None:
-        return _state(name, 0, "made by prepare, or at its first use")
-    return _state(name, file.stat().st_size)
 
 
 def _find_in_hub_cache(model_id: str) -> dict[str, Any]:

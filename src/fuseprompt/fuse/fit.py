@@ -98,7 +98,9 @@ def fit_adapter(
         The table; bit for bit the same for the same words, settings and number of threads.
     """
     settings = settings or FitSettings()
-    weights = _weights(words)
+    if not isinstance(words, Mapping):
+        words = dict.fromkeys(default_words() if words is None else words, 1.0)
+    weights = {word: float(weight) for word, weight in words.items() if word}
     is_shared = primary.tokenizer.fingerprint == secondary.tokenizer.fingerprint
     left_out: Mapping[str, int] = {}
     if is_shared:
@@ -165,13 +167,6 @@ def measure_map(jacobian: Float[Tensor, "dp ds p"], case: Case) -> tuple[float, 
         cosines += float(torch.cosine_similarity(true, guess, dim=1).sum())
         count += len(true)
     return 1 - error / max(variance, 1e-30), cosines / max(count, 1)
-
-
-def _weights(words: Iterable[str] | Mapping[str, float] | None) -> dict[str, float]:
-    """Return words and how much each counts."""
-    if isinstance(words, Mapping):
-        return {word: float(weight) for word, weight in words.items() if word}
-    return {word: 1.0 for word in (default_words() if words is None else words) if word}
 
 
 def _sort_words(

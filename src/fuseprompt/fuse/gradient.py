@@ -104,10 +104,8 @@ def _through_maps(
     words = split(rows, [part.counts[given] for part in parts])
     width = table.widths[wanted]
     products = [rows.new_zeros(1, width, part.counts[wanted]) for part in parts]
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i, part in enumerate(parts):
-        groups.setdefault(part.counts, []).append(i)
-    for counts, members in sorted(groups.items()):
+    for counts in sorted({part.counts for part in parts}):
+        members = [i for i, part in enumerate(parts) if part.counts == counts]
         jacobian = table.lookup(*counts)
         if jacobian is None and fallback is not None and min(counts):
             jacobian = fallback.jacobian(table, counts)

@@ -178,10 +178,10 @@ def choose_table(
             return table
     if len(tables) == 1:
         tables[0].check(expected)  # Says what differs.
-    names = [getattr(model, "name", type(model).__name__) for model in (primary, secondary)]
+    names = " and ".join(getattr(m, "name", type(m).__name__) for m in (primary, secondary))
     raise FingerprintError(
-        f"None of {len(tables)} tables was fitted to {names[0]} and {names[1]}. Pass one for each "
-        "secondary, fitted with this primary."
+        f"None of {len(tables)} tables was fitted to {names}. Pass one for each secondary, fitted "
+        "with this primary."
     )
 
 

@@ -56,7 +56,8 @@ class GCG:
         every = range(len(state.problems))
         edits = state.editor.read([p.current.text for p in state.problems], every)
         drawn = edits.sample(self.top_k, self.search_width, state.seeds(every))
-        return state.after(every, edits.score(drawn, self.search_width), _move, self.num_kept)
+        scored = edits.score(drawn, self.search_width)
+        return state.after(every, scored, go_to_best, self.num_kept)
 
     def is_done(self, state: EditState) -> bool:
         """Return whether every step was taken."""
@@ -67,6 +68,6 @@ class GCG:
         return state.found()
 
 
-def _move(problem: EditedProblem, fresh: Sequence[Edited]) -> EditedProblem:
+def go_to_best(problem: EditedProblem, fresh: Sequence[Edited]) -> EditedProblem:
     """Go on from the best candidate, also where it is worse than the text that it was made of."""
     return replace(problem, current=fresh[0]) if fresh else problem

@@ -25,6 +25,7 @@ from torch.nn.functional import normalize
 
 from fuseprompt.errors import ProblemError
 from fuseprompt.fuse.adapter import FuseAdapter
+from fuseprompt.methods.gcg import go_to_best
 from fuseprompt.models.base import prepend_beginning, replaced_embeddings
 from fuseprompt.models.batching import full_precision
 from fuseprompt.models.causal_lm import CausalLM
@@ -33,7 +34,7 @@ from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.beginnings import has_room
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.edited import Edited, EditedProblem, EditState
+from fuseprompt.search.edited import EditedProblem, EditState
 from fuseprompt.search.method import Found, check_counts
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.token_classes import SENTENCE_ENDS
@@ -113,7 +114,7 @@ class PEZ:
         kept = state.embeds * (1 - self.lr * self.weight_decay)
         return replace(
             state,
-            texts=state.texts.after(range(len(ids)), scored, _move, self.num_kept),
+            texts=state.texts.after(range(len(ids)), scored, go_to_best, self.num_kept),
             embeds=kept - self.lr * first / (1 - _BETAS[0] ** count) / size,
             first=first,
             second=second,
@@ -126,10 +127,6 @@ class PEZ:
     def finish(self, state: "PEZState") -> list[Found]:
         """Return the best texts of each problem from any state."""
         return state.texts.found()
-
-
-def _move(problem: EditedProblem, fresh: Sequence[Edited]) -> EditedProblem:
-    return replace(problem, current=fresh[0]) if fresh else problem
 
 
 @final

@@ -5,6 +5,7 @@ body without them is mean-pooled. What cannot be done as the folder says is refu
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -63,8 +64,9 @@ class SentenceEncoder(PretrainedModel):
         def refuse(file: str, fault: str) -> ModelError:
             return ModelError(f"{name}: its {file} {fault} Give another sentence encoder.")
 
-        modules = [(_kind_of(m), str(m.get("path", ""))) for m in read("modules.json", [])]
-        kinds = [kind for kind, _ in modules]
+        modules = [(str(m["type"]), str(m.get("path", ""))) for m in read("modules.json", [])]
+        # A module of another package keeps its whole name.
+        kinds = [re.sub(r"^sentence_transformers\..*\.", "", kind) for kind, _ in modules]
         if modules and kinds not in (_KINDS, _KINDS[:2]):
             unknown = sorted(set(kinds) - set(_KINDS)) or kinds
             raise refuse(
@@ -113,12 +115,6 @@ class SentenceEncoder(PretrainedModel):
         hidden = self.module(input_ids=ids).last_hidden_state.float()
         pooled = hidden[:, 0] if self.pools_first else hidden.mean(dim=1)
         return torch.nn.functional.normalize(pooled, dim=-1)
-
-
-def _kind_of(module: Any) -> str:
-    """Return the class of a module in modules.json, whole where it is of another package."""
-    whole = str(module["type"])
-    return whole.rsplit(".", 1)[-1] if whole.startswith("sentence_transformers.") else whole
 
 
 def _read_json(path: str | Path, file: str, default: Any, *, local_only: bool) -> Any:

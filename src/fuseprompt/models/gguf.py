@@ -74,6 +74,17 @@ _OUTER_NAMES: Final = {
 }
 
 
+#: Whole numbers of a Llama's configuration, and what they are called in GGUF.
+_COUNTS: Final = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+    "num_key_value_heads": "attention.head_count_kv",
+}
+
+
 def open_gguf(path: Path) -> Path:
     """Return the folder of a GGUF file, made at the first call and kept under the file's hash."""
     with path.open("rb") as file:
@@ -297,17 +308,7 @@ def _read_config(settings: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "hidden_act": "silu",
-        "hidden_size": int(_number(settings, "llama.embedding_length")),
-        "initializer_range": 0.02,
-        "intermediate_size": int(_number(settings, "llama.feed_forward_length")),
-        "max_position_embeddings": int(_number(settings, "llama.context_length")),
-        "mlp_bias": False,
-        "num_attention_heads": int(_number(settings, "llama.attention.head_count")),
-        "num_hidden_layers": int(_number(settings, "llama.block_count")),
-        "num_key_value_heads": int(_number(settings, "llama.attention.head_count_kv")),
+        **{name: int(_number(settings, f"llama.{key}")) for name, key in _COUNTS.items()},
         "rms_norm_eps": _number(settings, "llama.attention.layer_norm_rms_epsilon"),
         "rope_theta": _number(settings, "llama.rope.freq_base"),
         "tie_word_embeddings": is_tied,

@@ -91,9 +91,10 @@ def open_image(picture: Picture) -> Image.Image:
         raise
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them.
         # Odd metadata can hide pixels that are intact.
-        if (bare := _without_metadata(source)) is not None:
+        data = _content(source)
+        if bare := _BARE.get(data[:2]):
             with suppress(Exception):  # The first error says more.
-                return _read(bare, name)
+                return _read(bare(data), name)
         raise ImageError(f"{name}: {_reason(error, source)}") from None
 
 
@@ -242,13 +243,6 @@ def _range(values: np.ndarray) -> tuple[float, float]:
     return (low, high) if low < high else (high - 1.0, high)
 
 
-def _without_metadata(source: Any) -> bytes | None:
-    """Return a JPEG, PNG or TIFF file with no metadata but orientation; None for other pictures."""
-    data = _content(source)
-    bare = {b"\xff\xd8": _bare_jpeg, b"\x89P": _bare_png, b"II": _bare_tiff, b"MM": _bare_tiff}
-    return bare[data[:2]](data) if data[:2] in bare else None
-
-
 def _bare_jpeg(data: bytes) -> bytes:
     kept, at = [data[:2]], 2
     # Segments up to the start of the pixels; a marker, then a length that counts itself.
@@ -282,6 +276,10 @@ def _bare_tiff(data: bytes) -> bytes:
     kept = [t for t in tags if (n := int.from_bytes(t[:2], order)) < 32768 and n not in _TIFF_WORDS]
     table = len(kept).to_bytes(2, order) + b"".join(kept) + data[end : end + 4]
     return data[:start] + table.ljust(end + 4 - start, b"\0") + data[end + 4 :]
+
+
+#: What leaves a file's metadata out but its orientation, by how the file begins.
+_BARE: Final = {b"\xff\xd8": _bare_jpeg, b"\x89P": _bare_png, b"II": _bare_tiff, b"MM": _bare_tiff}
 
 
 def _reason(error: Exception, source: Any) -> str:

@@ -147,7 +147,12 @@ class BoundContinuation:
         if embeds is None:
             return self.score(texts, problems)
         jobs = self._encode(texts, problems)
-        around = {c: self._encode_around(c) for c in dict.fromkeys(jobs.contexts)}
+        # The tokens before and after a text; at the borders it may be cut otherwise.
+        around, encode = {}, tokenizer.encode
+        for c in dict.fromkeys(jobs.contexts):
+            after = encode(f"a{c.right}{c.following}")
+            left = [*self.model.begin_ids, *encode(c.left)]
+            around[c] = left, after[_num_shared(encode("a"), after) :]
         places = torch.full(jobs.rows.ids.shape, -1)
         for i, (row, context) in enumerate(zip(jobs.rows.to_lists(), jobs.contexts, strict=True)):
             for at, there in _align(own[int(jobs.owners[i])], row, *around[context]):
@@ -179,12 +184,6 @@ class BoundContinuation:
         ]
         jobs = PaddedIds.from_lists(rows), torch.tensor(counted), torch.tensor(owners)
         return _Jobs(*jobs, contexts, len(texts))
-
-    def _encode_around(self, context: Context) -> tuple[list[int], list[int]]:
-        """Return the tokens before and after a text; at the borders it may be cut otherwise."""
-        encode = self.model.tokenizer.encode
-        left, after = encode(context.left), encode(f"a{context.right}{context.following}")
-        return [*self.model.begin_ids, *left], after[_num_shared(encode("a"), after) :]
 
 
 @final

@@ -8,7 +8,7 @@ frozen, docs/model-card.md) the whole, padded with white.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import numpy as np
 import torch
@@ -41,25 +41,16 @@ def class_text(name: str) -> str:
     return f"An image of {article} {name}."
 
 
-class _Stage(NamedTuple):
-    """A run of equal blocks; only the first one strides and changes the width."""
-
-    repeats: int
-    kernel: int
-    stride: int
-    expand: int
-    width_in: int
-    width_out: int
-
-
-_STAGES = (
-    _Stage(1, 3, 1, 1, 32, 16),
-    _Stage(2, 3, 2, 6, 16, 24),
-    _Stage(2, 5, 2, 6, 24, 40),
-    _Stage(3, 3, 2, 6, 40, 80),
-    _Stage(3, 5, 1, 6, 80, 112),
-    _Stage(4, 5, 2, 6, 112, 192),
-    _Stage(1, 3, 1, 6, 192, 320),
+#: Runs of equal blocks, of which only the first one strides and changes the width: how many, their
+#: kernel, stride and expansion, the width before and the width after.
+_STAGES: Final = (
+    (1, 3, 1, 1, 32, 16),
+    (2, 3, 2, 6, 16, 24),
+    (2, 5, 2, 6, 24, 40),
+    (3, 3, 2, 6, 40, 80),
+    (3, 5, 1, 6, 80, 112),
+    (4, 5, 2, 6, 112, 192),
+    (1, 3, 1, 6, 192, 320),
 )
 
 
@@ -113,20 +104,15 @@ class EfficientNetLite0(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # Names as in the public PyTorch port, so that its weights load by name and in full.
-        self._conv_stem = SameConv2d(3, _STAGES[0].width_in, kernel=3, stride=2)
-        self._bn0 = _norm(_STAGES[0].width_in)
-        self._blocks = nn.ModuleList(
-            MBConvBlock(
-                stage.width_in if i == 0 else stage.width_out,
-                stage.width_out,
-                kernel=stage.kernel,
-                stride=stage.stride if i == 0 else 1,
-                expand=stage.expand,
-            )
-            for stage in _STAGES
-            for i in range(stage.repeats)
-        )
-        self._conv_head = SameConv2d(_STAGES[-1].width_out, FEATURE_WIDTH, kernel=1)
+        self._conv_stem = SameConv2d(3, 32, kernel=3, stride=2)
+        self._bn0 = _norm(32)
+        self._blocks = nn.ModuleList()
+        for repeats, kernel, stride, expand, before, after in _STAGES:
+            shape = {"kernel": kernel, "expand": expand}
+            self._blocks.append(MBConvBlock(before, after, stride=stride, **shape))
+            for _ in range(repeats - 1):
+                self._blocks.append(MBConvBlock(after, after, stride=1, **shape))
+        self._conv_head = SameConv2d(320, FEATURE_WIDTH, kernel=1)
         self._bn1 = _norm(FEATURE_WIDTH)
         self._fc = nn.Linear(FEATURE_WIDTH, NUM_CLASSES)
 

@@ -48,14 +48,10 @@ def front(
         results = minimize(tried, method, group, seed=seed, group_size=group_size)
         for known, result in zip(found, results, strict=True):
             for one in (result, *result.alternatives):
-                known.setdefault(one.text, _with_weights(one, objective))
+                own = {f.name: getattr(one, f.name) for f in fields(Scored)}
+                own["loss"] = sum(objective.weights[n] * v for n, v in one.terms.items())
+                known.setdefault(one.text, Scored(**own))
     return [_not_beaten(list(known.values()), objective.fluency.name) for known in found]
-
-
-def _with_weights(scored: Scored, objective: Objective) -> Scored:
-    values = {f.name: getattr(scored, f.name) for f in fields(Scored)}
-    weights = objective.weights
-    return Scored(**values | {"loss": sum(weights[n] * v for n, v in scored.terms.items())})
 
 
 def _not_beaten(texts: Sequence[Scored], fluency: str) -> tuple[Scored, ...]:

@@ -6,6 +6,7 @@ Problems are searched in groups; every reported loss is computed again from the 
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -20,7 +21,6 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
 from fuseprompt.objective.problem import Problem, list_words
 from fuseprompt.search.checkpoint import Checkpoint, Saved
 from fuseprompt.search.method import Found, HistoryEntry, Method
-from fuseprompt.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -298,17 +298,12 @@ def _rank(
     for outcome, problem in zip(found, bound.problems, strict=True):
         exact = [next(evaluations) for _ in outcome.texts]
         order = outcome.order(exact, tokenizer)
-        yield (
-            [_scored(outcome.texts[i], exact[i], tokenizer) for i in order],
-            outcome,
-            problem,
-        )
-
-
-def _scored(text: str, exact: Evaluation, tokenizer: Tokenizer) -> Scored:
-    ids = tuple(tokenizer.encode(text))
-    tokens = tuple(tokenizer.decode([i]) for i in ids)
-    return Scored(text, exact.loss, exact.terms, ids, tokens, exact.violation)
+        scored = []
+        for text, losses in ((outcome.texts[i], exact[i]) for i in order):
+            ids = tuple(tokenizer.encode(text))
+            tokens = tuple(tokenizer.decode([i]) for i in ids)
+            scored.append(Scored(text, losses.loss, losses.terms, ids, tokens, losses.violation))
+        yield scored, outcome, problem
 
 
 def describe(setting: Any) -> Any:
@@ -340,12 +335,8 @@ def _options(term: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
-    names = ("fuseprompt", "torch", "transformers", "tokenizers")
-    return {name: _version(name) for name in names}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    found = dict.fromkeys(("fuseprompt", "torch", "transformers", "tokenizers"), "unknown")
+    for name in found:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -10,7 +10,6 @@ from fuseprompt.errors import SearchError
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.search.hypotheses import Candidates, Finished, Hypotheses, extend, order_by_loss
 from fuseprompt.text.token_classes import TokenClasses
-from fuseprompt.text.tokenizer import Tokenizer
 
 
 def next_log_probs(
@@ -68,12 +67,11 @@ def finish_sentences(
         for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
             if not losses.violation:
                 found[problem].add(Finished(losses.loss, text, losses))
-    return [_in_order(list(each), classes.tokenizer) for each in found]
-
-
-def _in_order(finished: list[Finished], tokenizer: Tokenizer) -> list[Finished]:
-    losses, texts = [e.loss for e in finished], [e.text for e in finished]
-    return [finished[i] for i in order_by_loss(losses, texts, tokenizer)]
+    ordered = []
+    for each in map(list, found):
+        costs, texts = [e.loss for e in each], [e.text for e in each]
+        ordered.append([each[i] for i in order_by_loss(costs, texts, classes.tokenizer)])
+    return ordered
 
 
 def _close(

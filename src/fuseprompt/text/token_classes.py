@@ -136,7 +136,10 @@ class RoundTrip:
         texts, prefix = self.tokenizer.token_texts, self.tokenizer.encode(_WORD)
         words = [_WORD + texts[token] for token in asked.tolist()]
         read = zip(asked.tolist(), self.tokenizer.encode_batch(words), strict=True)
-        marks = [_mark(token, ids, prefix) for token, ids in read]
+        marks = []
+        for token, ids in read:
+            is_same = _READ_BACK if ids[len(prefix) :] == [token] else _READ_OTHERWISE
+            marks.append(is_same if ids[: len(prefix)] == prefix else _CHANGES_WORD)
         self._known[asked] = torch.tensor(marks, dtype=torch.int8)
         return self._known[tokens]
 
@@ -177,10 +180,3 @@ class RoundTrip:
         width = min(got.ids.shape[1], want.ids.shape[1])
         same = (got.ids[:, :width] == want.ids[:, :width]).all(dim=1)
         return same & (got.lengths == want.lengths)
-
-
-def _mark(token: int, ids: list[int], prefix: list[int]) -> int:
-    """Return the mark of a token from the ids of a word with it, and of that word alone."""
-    if ids[: len(prefix)] != prefix:
-        return _CHANGES_WORD
-    return _READ_BACK if ids[len(prefix) :] == [token] else _READ_OTHERWISE

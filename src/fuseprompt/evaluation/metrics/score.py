@@ -43,7 +43,8 @@ def score_parts(
             domains = sorted({item.domain for item in items if item.id in captions} - {""})
             parts |= {name: [item for item in items if item.domain == name] for name in domains}
         for part, of_part in parts.items():
-            log_part = partial(_log_part, log, part)
+            head = f"{part}: " if part else ""
+            log_part = partial(lambda head, name: log(head + name), head)
             scores[part] = _score_items(captions, of_part, scoring, log_part)
     return scores
 
@@ -103,10 +104,6 @@ def score(
         values=attempt(METRICS, compute),
         notes=tuple(_remarks(predictions, len(references), len(ids), subset=subset)),
     )
-
-
-def _log_part(log: Callable[[str], None], part: str, name: str) -> None:
-    log(f"{part}: {name}" if part else name)
 
 
 def _score_items(
