@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -110,11 +110,11 @@ def run(options: Options) -> int:
         caption = partial(evaluate, dataset, models=models, on_status=show, on_note=note)
         with _stoppable(how.out):
             found = caption(how, search=chosen.settings)
-            agreement: dict[str, Any] = {}
+            agreement: dict[str, float] = {}
             if chosen.check_grouping:
                 alone = replace(how, out=how.out / "alone", resume=True)
                 other = caption(alone, search=replace(chosen.settings, group_size=1))
-                agreement = asdict(compare(found, other))
+                agreement = compare(found, other)
                 write_text(how.out / "grouping.json", json.dumps(agreement) + "\n")
             scores = conclude(
                 found,
@@ -181,9 +181,12 @@ class _Status:
 
     def show(self, status: "Status") -> None:
         """Show how far the run is."""
-        pace = f"{status.captions_per_hour:,.0f} an hour" if status.num_new else "none yet"
-        left = status.seconds_left
-        rest = "" if left is None else f", {describe_seconds(left)} left"
+        pace, rest = "none yet", ""
+        if status.num_new:
+            each = max(status.seconds, 1e-9) / status.num_new
+            left = each * (status.num_jobs - status.num_done - status.num_failed)
+            pace = f"{3600 / each:,.0f} an hour"
+            rest = f", {describe_seconds(left)} left"
         failed = f", {status.num_failed:,} failed" if status.num_failed else ""
         line = f"{status.num_done:,}/{status.num_jobs:,} captions{failed}, {pace}{rest}"
         self._bar.show(line, 0, 0)

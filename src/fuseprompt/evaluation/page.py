@@ -1,4 +1,4 @@
-"""HTML pages that stand alone, without a script or the network, made of templates in `data`."""
+"""Pages made of templates in `data`; those in HTML stand alone, without script or network."""
 
 import base64
 import io
@@ -11,7 +11,7 @@ from PIL import Image
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return the page of a template; whatever is put in it stays text."""
+    """Return the page of a template; whatever is put in HTML stays text."""
     return _templates().get_template(template).render(values)
 
 
@@ -20,7 +20,7 @@ def _templates() -> jinja2.Environment:
     data = resources.files("fuseprompt").joinpath("data")
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: data.joinpath(name).read_text("utf-8")),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(("html",)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -21,12 +21,12 @@ from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.edited import Edited, EditedProblem, EditState
-from fuseprompt.search.method import Found, check_counts
+from fuseprompt.search.method import EveryStep, check_counts
 
 
 @final
 @dataclass(frozen=True)
-class GCG:
+class GCG(EveryStep):
     """Settings of the search; the paper has 500 steps, `top_k` 256 and `search_width` 512.
 
     Attributes:
@@ -58,14 +58,6 @@ class GCG:
         drawn = edits.sample(self.top_k, self.search_width, state.seeds(every))
         scored = edits.score(drawn, self.search_width)
         return state.after(every, scored, go_to_best, self.num_kept)
-
-    def is_done(self, state: EditState) -> bool:
-        """Return whether every step was taken."""
-        return state.num_steps == self.steps
-
-    def finish(self, state: EditState) -> list[Found]:
-        """Return the best texts of each problem from any state."""
-        return state.found()
 
 
 def go_to_best(problem: EditedProblem, fresh: Sequence[Edited]) -> EditedProblem:

@@ -13,12 +13,12 @@ from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.edited import Edited, EditedProblem, EditState, limit
 from fuseprompt.search.edits import Candidates
-from fuseprompt.search.method import Found, check_counts
+from fuseprompt.search.method import EveryStep, check_counts
 
 
 @final
 @dataclass(frozen=True)
-class LocalSearch:
+class LocalSearch(EveryStep):
     """Settings of the search; the defaults were measured for the offline models.
 
     A text is replaced by its best edit as long as one lowers the loss. Where none of the candidates
@@ -99,11 +99,7 @@ class LocalSearch:
 
     def is_done(self, state: EditState) -> bool:
         """Return whether nothing is left to try, or every step was taken."""
-        return state.num_steps == self.steps or all(map(self._is_done, state.problems))
-
-    def finish(self, state: EditState) -> list[Found]:
-        """Return the best texts of each problem from any state."""
-        return state.found()
+        return super().is_done(state) or all(map(self._is_done, state.problems))
 
 
 def _go_to(problem: EditedProblem, edited: Edited) -> EditedProblem:

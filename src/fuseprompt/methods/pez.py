@@ -35,7 +35,7 @@ from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.beginnings import has_room
 from fuseprompt.search.checkpoint import REBUILT
 from fuseprompt.search.edited import EditedProblem, EditState
-from fuseprompt.search.method import Found, check_counts
+from fuseprompt.search.method import EveryStep, Found, check_counts
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.token_classes import SENTENCE_ENDS
 
@@ -49,7 +49,7 @@ _FIXED, _FIRST, _INITIAL, _ANY = range(-1, 3)
 
 @final
 @dataclass(frozen=True)
-class PEZ:
+class PEZ(EveryStep):
     """Settings of the search; the paper has up to 3000 steps.
 
     Attributes:
@@ -119,14 +119,6 @@ class PEZ:
             first=first,
             second=second,
         )
-
-    def is_done(self, state: "PEZState") -> bool:
-        """Return whether every step was taken."""
-        return state.num_steps == self.steps
-
-    def finish(self, state: "PEZState") -> list[Found]:
-        """Return the best texts of each problem from any state."""
-        return state.texts.found()
 
 
 @final
@@ -248,6 +240,10 @@ class PEZState:
     def num_steps(self) -> int:
         """Steps taken."""
         return self.texts.num_steps
+
+    def found(self) -> list[Found]:
+        """Return the best texts of each problem."""
+        return self.texts.found()
 
     @property
     def fast_path(self) -> float:

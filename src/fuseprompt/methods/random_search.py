@@ -12,12 +12,12 @@ from typing import final
 from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.language_model import LanguageModelOnly
 from fuseprompt.search.edited import Edited, EditedProblem, EditState
-from fuseprompt.search.method import Found, check_counts
+from fuseprompt.search.method import EveryStep, check_counts
 
 
 @final
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(EveryStep):
     """Settings of the search, which asks no proposal.
 
     Attributes:
@@ -45,14 +45,6 @@ class RandomSearch:
         edits = state.editor.read([p.current.text for p in state.problems], every)
         drawn = edits.draw(self.search_width, state.seeds(every))
         return state.after(every, edits.score(drawn, self.search_width), _move, self.num_kept)
-
-    def is_done(self, state: EditState) -> bool:
-        """Return whether every step was taken."""
-        return state.num_steps == self.steps
-
-    def finish(self, state: EditState) -> list[Found]:
-        """Return the best texts of each problem from any state."""
-        return state.found()
 
 
 def _move(problem: EditedProblem, fresh: Sequence[Edited]) -> EditedProblem:

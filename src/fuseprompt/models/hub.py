@@ -72,7 +72,7 @@ def load(
         return _kind_of(file, name).load(name, local_only=cached_only, **more)
 
 
-def revision_of(model_id: str, *, local_only: bool = False) -> str:
+def revision_of(model_id: str) -> str:
     """Return what fixes the weights behind an id: a digest, the hash of files, or a commit."""
     if model_id.startswith("offline:"):
         offline_folder(model_id)  # Says what is missing, and what mends it.
@@ -82,7 +82,7 @@ def revision_of(model_id: str, *, local_only: bool = False) -> str:
         return hashlib.sha256(recipe_digest(name).encode() + head).hexdigest()
     if _is_gguf(model_id):
         return _hash_files([Path(model_id)])
-    config, _ = find_config(model_id, local_only=local_only)
+    config, _ = find_config(model_id, local_only=False)
     if Path(model_id).is_dir():
         return _hash_files(sorted(f for f in Path(model_id).iterdir() if f.is_file()))
     return config.parent.name  # snapshots/COMMIT/config.json
@@ -141,10 +141,9 @@ def _load_offline(name: str, device: torch.device, dtype: torch.dtype) -> Model:
         with resources.as_file(packed) as head:
             tower = ImageTower.load(offline_folder(name), head if head.is_file() else None)
         return TwoTowerModel(text, tower.image_features, name=name)
-    kinds: dict[str, type[CausalLM | Classifier | SentenceEncoder]]
-    kinds = {"offline:lm": CausalLM, "offline:sentiment": Classifier}
-    kind = kinds.get(name, SentenceEncoder)
-    return kind.load(offline_folder(name), device=device, dtype=dtype, name=name)
+    folder = offline_folder(name)
+    kind = _kind_of(folder / "config.json", name)
+    return kind.load(folder, device=device, dtype=dtype, name=name)
 
 
 def _is_gguf(name: str) -> bool:

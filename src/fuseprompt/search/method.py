@@ -73,6 +73,21 @@ def check_counts(settings: Any, *names: str) -> None:
             raise ValueError(f"{name} must be at least 1, was: {getattr(settings, name)}.")
 
 
+class EveryStep:
+    """The base of methods that take all their steps, and whose state says what it has found."""
+
+    steps: int
+
+    def is_done(self, state: Any) -> bool:
+        """Return whether every step was taken."""
+        return bool(state.num_steps == self.steps)
+
+    def finish(self, state: Any) -> list[Found]:
+        """Return the best texts of each problem from any state."""
+        found: list[Found] = state.found()
+        return found
+
+
 @runtime_checkable
 class SearchState(Protocol):
     """The state of any method."""

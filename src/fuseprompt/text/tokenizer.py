@@ -76,7 +76,6 @@ class Tokenizer:
         self.max_length = max_length
         self.name = name
         self.padding = padding
-        self.num_added: int = sum(not t.special for t in added.values())
         used = set(self.ids_by_token.values())
         self.vocab_size: int = max(used, default=-1) + 1
         if self.vocab_size > _MOST_HOLES * (len(used) + 1000):

@@ -13,9 +13,12 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fuseprompt.cli.evaluate import _Status
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item, make_dataset
 from fuseprompt.evaluation.runs import dispatch
@@ -331,7 +334,8 @@ def test_the_status_has_pace_and_time_left(tmp_path: Path) -> None:
         on_status=seen.append,
     )
     assert [s.num_done for s in seen] == [4, 8, 10]
-    status = Status(num_jobs=100, num_done=40, num_failed=0, num_new=20, seconds=3600.0)
-    assert status.captions_per_hour == 20.0
-    assert status.seconds_left == 3 * 3600.0
-    assert Status(100, 0, 0, 0, 1.0).seconds_left is None
+    shown: list[str] = []
+    bar: Any = SimpleNamespace(show=lambda line, *_: shown.append(line), is_shown=True)
+    _Status(bar).show(Status(num_jobs=100, num_done=40, num_failed=0, num_new=20, seconds=3600.0))
+    _Status(bar).show(Status(100, 0, 0, 0, 1.0))
+    assert shown == ["40/100 captions, 20 an hour, 3 h 00 min left", "0/100 captions, none yet"]

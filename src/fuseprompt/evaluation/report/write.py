@@ -5,6 +5,7 @@ published rows (`fuseprompt/data/published_scores.yaml`), with the notes that th
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +21,7 @@ from fuseprompt.evaluation.datasets.base import Dataset
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring
 from fuseprompt.evaluation.metrics.predictions import read_predictions
 from fuseprompt.evaluation.metrics.score import score_parts
+from fuseprompt.evaluation.page import render_page
 from fuseprompt.evaluation.report.gallery import References, make_pages
 from fuseprompt.evaluation.runs.folder import CAPTIONS, Run, write_text
 from fuseprompt.evaluation.runs.journal import Found
@@ -27,9 +29,6 @@ from fuseprompt.evaluation.runs.plan import ALL, make_jobs
 from fuseprompt.tasks.settings import PAPER
 
 REPORT: Final = "report.md"
-
-#: Failures that are named in a report.
-_SHOWN: Final = 20
 
 
 def conclude(
@@ -106,56 +105,20 @@ def weights_of(run: Run) -> dict[str, float]:
 
 def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
     """Return the Markdown report of a run, with its scores by part of the dataset, if any."""
-    settings = run.settings
-    parts = [f"# Captions of {settings.dataset}, {settings.split}", "\n".join(_warnings(run))]
-    if scores:
-        parts += ["## Scores", score_section(settings.dataset, settings.split, scores)]
-    parts += ["## Coverage", "\n".join(_coverage(run))]
-    if run.captions:
-        parts += ["## Losses and time", _losses(run)]
-    parts += ["## Settings", _settings(run)]
-    parts.append("Captions with their pictures: [gallery.html](gallery.html).")
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _warnings(run: Run) -> Iterator[str]:
-    """Yield why the scores cannot be compared with published ones."""
-    models = run.settings.models
-    if (models.get("lm"), models.get("image_text")) != (PAPER.lm, PAPER.image_text):
-        named = " and ".join(str(models[n]) for n in ("lm", "image_text") if n in models)
-        yield (
-            f"- These captions were made with {named}, not with the paper's models "
-            f"({PAPER.lm} and {PAPER.image_text}): published rows are shown for orientation, they "
-            "are no comparison."
-        )
-    if run.scope.limit is not None:
-        yield (
-            f"- Only the first {run.scope.limit:,} images were asked for. BLEU is of these images; "
-            "CIDEr also takes the rarity of words from them and is not comparable with any other "
-            "set."
-        )
-    if run.scope.shard.count > 1:
-        yield (
-            f"- This is shard {run.scope.shard} of a run. Merge all shards before scoring: the "
-            "mean of shards' scores is not the score of the whole."
-        )
-
-
-def _coverage(run: Run) -> Iterator[str]:
-    asked, done = run.scope.num_shard_jobs, len(run.captions)
-    share = 100 * done / asked if asked else 0.0
-    unfinished = sum(not one.finished for one in run.captions.values())
-    yield (
-        f"- {done:,} of {asked:,} captions ({share:.1f} %); the journal has {run.num_attempts:,} "
-        "records."
+    settings, models = run.settings, run.settings.models
+    used = [models.get("lm"), models.get("image_text")]
+    text = render_page(
+        "report.md",
+        run=run,
+        paper=PAPER,
+        is_paper=used == [PAPER.lm, PAPER.image_text],
+        models=" and ".join(filter(None, used)),
+        failures=list(run.failures.values()),
+        scores=score_section(settings.dataset, settings.split, scores) if scores else "",
+        losses=_losses(run) if run.captions else "",
+        settings=_settings(run),
     )
-    yield f"- Captions that are no finished sentence: {unfinished:,}."
-    if run.failures:
-        yield f"- Images that failed: {len(run.failures):,}."
-    for record in list(run.failures.values())[:_SHOWN]:
-        yield f"  - {record.id}: {' '.join(record.error.split())}"
-    if len(run.failures) > _SHOWN:
-        yield f"  - and {len(run.failures) - _SHOWN:,} more"
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _losses(run: Run) -> str:
@@ -176,11 +139,7 @@ def _losses(run: Run) -> str:
             seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
         ]
         rows.append([sentiment or "none", f"{len(found):,}", *(f"{value:.2f}" for value in cells)])
-    note = (
-        "Means over captions, terms without their weights. Seconds are the wall time of a group of "
-        "images divided by their number, in one worker."
-    )
-    return f"{markdown_table(head, rows)}\n\n{note}"
+    return markdown_table(head, rows)
 
 
 def _settings(run: Run) -> str:

@@ -54,17 +54,6 @@ class Status:
     num_new: int
     seconds: float
 
-    @property
-    def captions_per_hour(self) -> float:
-        """Captions in an hour at the pace so far."""
-        return 3600.0 * self.num_new / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds until the end at the pace so far, or None before the first caption."""
-        left = self.num_jobs - self.num_done - self.num_failed
-        return self.seconds * left / self.num_new if self.num_new else None
-
 
 OnStatus = Callable[[Status], object]
 OnNote = Callable[[str], object]
