@@ -169,12 +169,9 @@ class Tokenizer:
         rows: list[list[int]] = []
         encoded = self._encode(self._backend.encode_batch, texts)
         for block, encoding in zip(blocks, encoded, strict=True):
-            cut = self._cut_at_words(encoding, block)
-            if cut is None:
-                each = (self.encode_with_offsets(f"{_ANCHOR} {word}") for word in block)
-                pairs = (zip(ids, spans, strict=True) for ids, spans in each)
-                cut = [[token for token, (_, end) in p if end > len(_ANCHOR)] for p in pairs]
-            rows += cut
+            rows += self._cut_at_words(encoding, block) or [
+                self._encode_word(word) for word in block
+            ]
         return rows
 
     def _cut_at_words(self, encoding: Any, block: Sequence[str]) -> list[list[int]] | None:
@@ -192,6 +189,10 @@ class Tokenizer:
         cuts = [bisect_left(owners, i) for i in range(1, len(block) + 1)]
         ids = encoding.ids
         return [ids[a:b] for a, b in pairwise((*cuts, len(ids)))]
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids, spans = self.encode_with_offsets(f"{_ANCHOR} {word}")
+        return [token for token, (_, end) in zip(ids, spans, strict=True) if end > len(_ANCHOR)]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return ids and, for each, the span of characters it stands for (end exclusive)."""
