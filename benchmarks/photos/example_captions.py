@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.journal import Journal, is_named
-from fuseprompt.evaluation.report.write import markdown_table
+from fuseprompt.evaluation.report import markdown_table
 from fuseprompt.objective.problem import Problem
 from fuseprompt.search.minimize import iterate
 from fuseprompt.tasks.caption import method_of, objective_of

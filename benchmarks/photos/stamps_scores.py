@@ -21,7 +21,7 @@ from benchmarks.photos.stamps_table import ARMS, BASELINES
 from fuseprompt.evaluation.metrics.base import Score, Scoring
 from fuseprompt.evaluation.metrics.judges import measure
 from fuseprompt.evaluation.metrics.score import score
-from fuseprompt.evaluation.report.write import markdown_table, show
+from fuseprompt.evaluation.report import markdown_table, show
 from fuseprompt.tasks.settings import PREFIX
 
 Row = Mapping[str, Any]

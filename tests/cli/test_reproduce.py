@@ -9,7 +9,7 @@ from fuseprompt.cli.main import main
 from fuseprompt.cli.options import read_values
 from fuseprompt.cli.reproduce import read_experiment
 from fuseprompt.evaluation.datasets import SOURCES
-from fuseprompt.evaluation.report.write import published_rows
+from fuseprompt.evaluation.report import published_rows
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.tasks.settings import PAPER, SearchSettings, model_ids
 from tests.evaluation.datasets.fixtures import write_karpathy, write_nocaps, write_senticap

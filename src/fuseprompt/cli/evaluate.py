@@ -83,7 +83,7 @@ class Options:
 def run(options: Options) -> int:
     """Caption a dataset; return 0 if every image has a caption, else 1."""
     from fuseprompt.evaluation.datasets import read_dataset
-    from fuseprompt.evaluation.report.write import conclude
+    from fuseprompt.evaluation.report import conclude
     from fuseprompt.evaluation.runs.evaluate import evaluate
     from fuseprompt.evaluation.runs.folder import compare, write_text
     from fuseprompt.evaluation.runs.workers import check_ray

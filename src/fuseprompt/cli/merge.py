@@ -38,7 +38,7 @@ def run(options: Options) -> int:
     scoring = options.scoring
     if options.out is None and len(options.runs) > 1:
         raise UsageError("--out RUN is required: several runs are joined in a folder of their own.")
-    from fuseprompt.evaluation.report.write import conclude
+    from fuseprompt.evaluation.report import conclude
     from fuseprompt.evaluation.runs.folder import merge
 
     merged = merge(options.runs, options.out)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fuseprompt.evaluation.report.gallery import make_pages, page_name
+from fuseprompt.evaluation.report import make_pages, page_name
 from fuseprompt.evaluation.runs.folder import read_run
 from tests.evaluation.report.fixtures import found, record, run_settings, save_picture, save_run
 from tests.models.test_image_metadata import PLAIN, TURNED, jpeg

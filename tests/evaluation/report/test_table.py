@@ -3,7 +3,7 @@
 import pytest
 
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
-from fuseprompt.evaluation.report.write import (
+from fuseprompt.evaluation.report import (
     PERCENT,
     markdown_table,
     published_rows,

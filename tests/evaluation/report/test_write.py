@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
-from fuseprompt.evaluation.report.write import make_report, weights_of, write_report
+from fuseprompt.evaluation.report import make_report, weights_of, write_report
 from fuseprompt.evaluation.runs.folder import read_run
 from fuseprompt.evaluation.runs.plan import Shard
 from fuseprompt.tasks.settings import PAPER
