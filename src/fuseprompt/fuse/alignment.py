@@ -138,7 +138,11 @@ class _Boundaries:
     """
 
     def __init__(self, text: str, spans: Sequence[Span]) -> None:
-        trimmed = [_trim(text, span) for span in spans]
+        trimmed = []
+        for start, end in spans:
+            piece = text[start:end]
+            left = start + len(piece) - len(piece.lstrip())
+            trimmed.append((left, left + len(piece.strip())) if piece.strip() else (start, end))
         self.ends = [end for _, end in trimmed]
         # Tokens may share or repeat characters, so ends and starts need not rise.
         self._last_end = list(accumulate(self.ends, max))
@@ -167,13 +171,6 @@ def _cut_at(
         if not keep_both or all(before < here < after for before, here, after in sides):
             cuts.append(cut)
     return [Part(*zip(a, b, strict=True)) for a, b in pairwise([*cuts, end])]
-
-
-def _trim(text: str, span: Span) -> Span:
-    """Shorten a span by its outer white space; a span of white space only stays as it is."""
-    piece = text[slice(*span)]
-    left = span[0] + len(piece) - len(piece.lstrip())
-    return (left, left + len(piece.strip())) if piece.strip() else span
 
 
 def default_words() -> tuple[str, ...]:

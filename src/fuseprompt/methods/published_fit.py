@@ -88,7 +88,10 @@ def fit_published(
         if chosen:
             v_i = _word_tensor(chosen, primary, length)
             v_j = _word_tensor(chosen, secondary, length)
-            maps[length] = _product(circulant_pinv(v_i), v_j)
+            # The product by its definition: the block-circulant matrix times the unfolded tensor.
+            unfolded = v_j.movedim(-1, 0).flatten(0, 1)  # frontal slices on top of each other
+            product = bcirc(circulant_pinv(v_i)) @ unfolded
+            maps[length] = product.reshape(length, -1, v_j.shape[1]).movedim(0, -1)
         if on_progress is not None:
             on_progress(length, max_tokens)
     return maps
@@ -118,13 +121,6 @@ def _word_tensor(words: list[str], model: PublishedModel, length: int) -> Float[
         for n, token in enumerate(model.encode(word)[:length]):
             tensor[m, :, n] += model.vocabulary[token]
     return tensor
-
-
-def _product(a: Float[Tensor, "m k l"], b: Float[Tensor, "k n l"]) -> Float[Tensor, "m n l"]:
-    """Multiply by the definition: the block-circulant matrix times the unfolded tensor."""
-    unfolded = b.movedim(-1, 0).flatten(0, 1)  # frontal slices on top of each other
-    folded: Tensor = (bcirc(a) @ unfolded).reshape(a.shape[-1], a.shape[0], -1)
-    return folded.movedim(0, -1)
 
 
 def bcirc(a: Float[Tensor, "m n l"]) -> Float[Tensor, "ml nl"]:

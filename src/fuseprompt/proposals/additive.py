@@ -96,7 +96,7 @@ class _AdditiveScorer:
     @property
     def cost(self) -> float:
         """One forward pass for each text, and for each last word with and without a token."""
-        return self.reader.meter.total
+        return self.reader.cost
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the loss of each text's output moved by each word's row less the mean row."""
@@ -176,7 +176,7 @@ class _AdditiveScorer:
             ids = encode_whole(self.loss.model.tokenizer, unknown)
             with torch.no_grad():
                 outputs = self.loss.model.outputs(ids).float()
-            self.reader.meter.total += len(unknown)
+            self.reader.cost += len(unknown)
             known = {text: self.outputs[text] for text in texts if text in self.outputs}
             self.outputs.clear()
             self.outputs.update(known, **dict(zip(unknown, outputs, strict=True)))

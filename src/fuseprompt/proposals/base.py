@@ -53,14 +53,6 @@ class Positions:
         return [len(left.split()) + len(right.split()) for left, right in pairs]
 
 
-@final
-@dataclass
-class Meter:
-    """What a scorer has spent, in forward equivalents; scorers themselves are frozen."""
-
-    total: float = 0.0
-
-
 @runtime_checkable
 class Scorer(Protocol):
     """Predicts losses of tokens, which lie on the CPU, and counts what that costs."""

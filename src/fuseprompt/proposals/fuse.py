@@ -102,7 +102,7 @@ class _FuseState:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _FuseScorer(LinearScorer):
     state: _FuseState
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.proposals.base import (
-    Meter,
     Positions,
     StandIns,
     lengthened_words,
@@ -100,19 +99,14 @@ def linearise(
     return Linear(points, losses.detach().reshape(n, k), grads.reshape(n, k, -1))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class LinearScorer:
     """The base of scorers by a gradient: a term, linearised at positions, and the cost of that."""
 
     loss: EmbedLoss
     table: RetokenizationTable
     points: Float[Tensor, "k d"]
-    _meter: Meter = field(default_factory=Meter, kw_only=True)
-
-    @property
-    def cost(self) -> float:
-        """Each position and point costs a gradient."""
-        return self._meter.total
+    cost: float = field(default=0.0, kw_only=True)  # Of a gradient for each position and point.
 
     def at_word_initial(self, positions: Positions) -> Linear:
         """Return first-order information about a word put at each position."""
@@ -124,7 +118,7 @@ class LinearScorer:
 
     def _take(self, ids: StandIns, positions: Positions) -> Linear:
         linear = linearise(self.loss, ids, positions.problems, self.points)
-        self._meter.total += GRADIENT_COST * linear.losses.numel()
+        self.cost += GRADIENT_COST * linear.losses.numel()
         return linear
 
 
@@ -168,7 +162,7 @@ class _GradientState:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _GradientScorer(LinearScorer):
     state: _GradientState
 

@@ -23,7 +23,7 @@ from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.continuation import BoundContinuation
-from fuseprompt.proposals.base import Meter, Positions, ProposalState, Scorer, lengthened_words
+from fuseprompt.proposals.base import Positions, ProposalState, Scorer, lengthened_words
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, encode_whole
 
@@ -129,7 +129,7 @@ class WordTableScorer:
     @property
     def cost(self) -> float:
         """One forward pass for each last word that word-internal tokens asked about."""
-        return self._reader.meter.total
+        return self._reader.cost
 
     @cached_property
     def _reader(self) -> "TemplateReader":
@@ -169,7 +169,7 @@ class WordTableScorer:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class HintedScorer:
     """Scores tokens by their first token in the model, with a hint at what follows and without.
 
@@ -180,13 +180,8 @@ class HintedScorer:
 
     joint: BoundContinuation
     table: RetokenizationTable
-    meter: Meter = field(default_factory=Meter)
+    cost: float = 0.0  # Three forward passes for each text in each of its contexts.
     _changes: dict[tuple[str, str, int], Float[Tensor, " v"]] = field(default_factory=dict)
-
-    @property
-    def cost(self) -> float:
-        """Three forward passes for each text in each of its contexts."""
-        return self.meter.total
 
     @cached_property
     def _cache(self) -> PrefixCache:
@@ -242,17 +237,17 @@ class HintedScorer:
         whole, problems = [left + right for left, right, _ in keys], [p for _, _, p in keys]
         begun = list(dict.fromkeys(zip(whole, problems, strict=True)))
         own = self.joint.score(whole, torch.tensor(problems), begun).to(change.device)
-        self.meter.total += 3 * len(contexts)
+        self.cost += 3 * len(contexts)
         return own[:, None] + _SHARE * change / counts
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TemplateReader:
-    """Reads words in the template, each of them once, which the meter counts."""
+    """Reads words in the template, each of them once, and counts the passes."""
 
     model: TextModel
-    meter: Meter = field(default_factory=Meter)
+    cost: float = 0.0
     _outputs: dict[str, Float[Tensor, " o"]] = field(default_factory=dict)
 
     def read(self, words: Sequence[str]) -> Mapping[str, Float[Tensor, " o"]]:
@@ -260,7 +255,7 @@ class TemplateReader:
         unknown = sorted(set(words) - set(self._outputs))
         if unknown:
             outputs = read_in_template(self.model, [f" {word}" for word in unknown])
-            self.meter.total += len(unknown)
+            self.cost += len(unknown)
             self._outputs.update(zip(unknown, outputs, strict=True))
         return self._outputs
 
