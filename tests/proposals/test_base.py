@@ -10,8 +10,7 @@ from fuseprompt.proposals.base import (
     ProposalState,
     Scorer,
     lengthened_words,
-    tokenize_last_word,
-    tokenize_word_initial,
+    put_stand_ins,
 )
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
@@ -51,7 +50,7 @@ def test_slots_inside_a_word_are_refused() -> None:
 @families
 def test_the_stand_in_of_a_new_word_follows_the_text(tokenizer: Tokenizer) -> None:
     positions = positions_of(LEFTS)
-    ids = tokenize_word_initial(tokenizer, positions)
+    ids = put_stand_ins(tokenizer, positions)
     for left, row, at in zip(LEFTS, ids.token_ids.to_lists(), ids.places.tolist(), strict=True):
         blank = "" if not left or left[-1].isspace() else " "
         assert row == tokenizer.add_special_tokens(tokenizer.encode(f"{left}{blank}it"))
@@ -63,7 +62,7 @@ def test_the_stand_in_of_a_new_word_follows_the_text(tokenizer: Tokenizer) -> No
 
 @families
 def test_the_stand_in_of_a_last_word_takes_its_place(tokenizer: Tokenizer) -> None:
-    ids = tokenize_last_word(tokenizer, positions_of(LEFTS))
+    ids = put_stand_ins(tokenizer, positions_of(LEFTS), for_last_words=True)
     for left, row in zip(LEFTS, ids.token_ids.to_lists(), strict=True):
         stem = left[: len(left) - len(last_word(left).lstrip())]
         assert row == tokenizer.add_special_tokens(tokenizer.encode(f"{stem}it"))
@@ -71,10 +70,10 @@ def test_the_stand_in_of_a_last_word_takes_its_place(tokenizer: Tokenizer) -> No
 
 @families
 def test_text_after_the_position_stays(tokenizer: Tokenizer) -> None:
-    ids = tokenize_word_initial(tokenizer, positions_of(("a photo of",), (" on the beach.",)))
+    ids = put_stand_ins(tokenizer, positions_of(("a photo of",), (" on the beach.",)))
     (row,) = ids.token_ids.to_lists()
     assert row == tokenizer.add_special_tokens(tokenizer.encode("a photo of it on the beach."))
-    alone = tokenize_word_initial(tokenizer, positions_of(("a photo of",)))
+    alone = put_stand_ins(tokenizer, positions_of(("a photo of",)))
     assert ids.places.tolist() == alone.places.tolist()
 
 

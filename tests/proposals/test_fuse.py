@@ -124,7 +124,7 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     embeds = torch.stack([mapped([i], lengths[i]) for i in range(len(lengths))])
     assert_close(
         scorer.word_initial(positions, words),
-        scorer.at_word_initial(positions).predict_mean(embeds, gain=GAIN),
+        scorer.linearise(positions).predict_mean(embeds, gain=GAIN),
     )
 
     tokens = torch.tensor([primary.tokenizer.encode(text)[:1] for text in "sted"]).T.expand(3, -1)
@@ -132,7 +132,7 @@ def test_scores_are_those_of_mapped_tokens(by_pairs):
     embeds = torch.stack(
         [mapped(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
     )
-    linear = scorer.at_last_word(positions)
+    linear = scorer.linearise(positions, at_last_words=True)
     want = linear.predict_mean(embeds.reshape(*tokens.shape, -1), gain=GAIN)
     assert_close(scorer.word_internal(positions, tokens), want)
 
@@ -165,7 +165,7 @@ def test_a_word_without_a_map_has_no_gradient_or_one_through_a_random_map(fallba
     words = [i for i, length in enumerate(lengths) if length]
     assert any(table.lookup(1, lengths[i]) is None for i in words)
     dots = torch.stack([dot([i], lengths[i]) for i in words])
-    linear = scorer.at_word_initial(positions)
+    linear = scorer.linearise(positions)
     want = linear.predict(dots.expand(2, -1), gain=GAIN)
     assert_close(scorer.word_initial(positions, torch.tensor(words)), want, rtol=1e-4, atol=1e-4)
 
@@ -174,7 +174,7 @@ def test_a_word_without_a_map_has_no_gradient_or_one_through_a_random_map(fallba
     rows = [(primary.tokenizer.encode(t), len(retokenised.encode_word(t))) for t in texts]
     assert any(table.lookup(len(ids), num) is None for ids, num in rows)
     dots = torch.stack([dot(*row) for row in rows]).reshape(tokens.shape)
-    want = scorer.at_last_word(positions).predict(dots, gain=GAIN)
+    want = scorer.linearise(positions, at_last_words=True).predict(dots, gain=GAIN)
     assert_close(scorer.word_internal(positions, tokens), want, rtol=1e-4, atol=1e-4)
 
 
@@ -186,7 +186,7 @@ def test_equal_tokenizers_score_by_the_map_of_single_tokens():
     scorer = Fuse((table,)).init(primary, secondary, retokenised).bind(LinearLoss(secondary))
     positions = Positions.append(("the quick", "a"), torch.tensor([0, 0]))
     embeds = primary.vocabulary @ table.jacobians[SHARED][..., 0]
-    want = scorer.at_word_initial(positions).predict_mean(embeds, gain=GAIN)
+    want = scorer.linearise(positions).predict_mean(embeds, gain=GAIN)
     words = torch.nonzero(retokenised.pieces.lengths).flatten()
     assert_close(scorer.word_initial(positions, words), want[:, words])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuseprompt.proposals.base import Positions, tokenize_word_initial
+from fuseprompt.proposals.base import Positions, put_stand_ins
 from fuseprompt.proposals.gradient import (
     COMMON_WORDS,
     Gradient,
@@ -21,7 +21,7 @@ POSITIONS = Positions.append(TEXTS, torch.tensor([0, 1, 0]))
 @pytest.mark.parametrize("num_words", [1, 5, 16])
 def test_a_linear_loss_is_predicted_exactly(num_words: int) -> None:
     loss = linear_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     linear = linearise(loss, ids, POSITIONS.problems, common_word_embeds(loss, num_words))
     words = [w for w in COMMON_WORDS if len(loss.tokenizer.encode(" " + w)) == 1]
     assert len(words) >= 3
@@ -42,7 +42,7 @@ def more_pieces(loss: DotLoss, problem: int) -> torch.Tensor:
 
 def test_losses_and_gradients_are_those_of_autograd_one_by_one() -> None:
     loss = similarity_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     points = common_word_embeds(loss, 3)
     linear = linearise(loss, ids, POSITIONS.problems, points)
     for i in range(len(POSITIONS)):
@@ -60,7 +60,7 @@ def test_losses_and_gradients_are_those_of_autograd_one_by_one() -> None:
 
 def test_at_a_point_the_prediction_is_the_loss() -> None:
     loss = similarity_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     points = common_word_embeds(loss, 1)
     linear = linearise(loss, ids, POSITIONS.problems, points)
     torch.testing.assert_close(linear.predict_mean(points), linear.losses)
@@ -68,7 +68,7 @@ def test_at_a_point_the_prediction_is_the_loss() -> None:
 
 def test_candidates_of_their_their_own_at_each_position() -> None:
     loss = similarity_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     linear = linearise(loss, ids, POSITIONS.problems, common_word_embeds(loss, 4))
     embeds = loss.vocabulary[10:17]
     shared = linear.predict_mean(embeds, gain=1.7)
@@ -78,7 +78,7 @@ def test_candidates_of_their_their_own_at_each_position() -> None:
 
 def test_the_gain_scales_changes_from_the_mean_loss() -> None:
     loss = similarity_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     linear = linearise(loss, ids, POSITIONS.problems, common_word_embeds(loss, 4))
     embeds = loss.vocabulary[10:17]
     base = linear.losses.mean(1, keepdim=True)
@@ -88,7 +88,7 @@ def test_the_gain_scales_changes_from_the_mean_loss() -> None:
 
 def test_nothing_holds_a_graph_also_under_no_grad() -> None:
     loss = similarity_loss()
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     with torch.no_grad():
         linear = linearise(loss, ids, POSITIONS.problems, common_word_embeds(loss, 1))
     assert not linear.grads.requires_grad
@@ -99,11 +99,11 @@ def test_nothing_holds_a_graph_also_under_no_grad() -> None:
 def test_a_batch_of_one_is_a_batch_of_many() -> None:
     loss = similarity_loss()
     points = common_word_embeds(loss, 4)
-    ids = tokenize_word_initial(loss.tokenizer, POSITIONS)
+    ids = put_stand_ins(loss.tokenizer, POSITIONS)
     many = linearise(loss, ids, POSITIONS.problems, points)
     for i, text in enumerate(TEXTS):
         one = Positions.append((text,), POSITIONS.problems[i : i + 1])
-        alone = linearise(loss, tokenize_word_initial(loss.tokenizer, one), one.problems, points)
+        alone = linearise(loss, put_stand_ins(loss.tokenizer, one), one.problems, points)
         torch.testing.assert_close(alone.grads[0], many.grads[i], atol=1e-5, rtol=1e-4)
 
 

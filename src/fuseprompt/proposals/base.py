@@ -102,27 +102,18 @@ class StandIns:
     places: Int[Tensor, " n"]  # index of the stand-in
 
 
-def tokenize_word_initial(tokenizer: Tokenizer, positions: Positions) -> StandIns:
-    """Return the ids of each text with a stand-in word at its position."""
-    lefts = [left if not left or left[-1].isspace() else left + " " for left in positions.left]
-    return _with_stand_in(tokenizer, lefts, positions.right)
-
-
-def tokenize_last_word(tokenizer: Tokenizer, positions: Positions) -> StandIns:
-    """Return the ids of each text with a stand-in for the last word left of its position."""
-    lefts = []
-    for left in positions.left:
-        word = last_word(left)
-        rest = left[: len(left) - len(word)]
-        lefts.append(rest + " " if word[:1].isspace() else rest)
-    return _with_stand_in(tokenizer, lefts, positions.right)
-
-
-def _with_stand_in(tokenizer: Tokenizer, lefts: list[str], rights: tuple[str, ...]) -> StandIns:
+def put_stand_ins(
+    tokenizer: Tokenizer, positions: Positions, *, for_last_words: bool = False
+) -> StandIns:
+    """Return the ids of texts with a stand-in at each position, or for the last word before it."""
     rows, places = [], []
-    for left, right in zip(lefts, rights, strict=True):
-        ids, offsets = tokenizer.encode_with_offsets(left + _STAND_IN + right)
-        at = next(i for i, (_, end) in enumerate(offsets) if end > len(left))
+    for left, right in zip(positions.left, positions.right, strict=True):
+        word = last_word(left) if for_last_words else ""
+        begun = left[: len(left) - len(word)]
+        needs_blank = word[:1].isspace() if for_last_words else left and not left[-1].isspace()
+        begun += " " if needs_blank else ""
+        ids, offsets = tokenizer.encode_with_offsets(begun + _STAND_IN + right)
+        at = next(i for i, (_, end) in enumerate(offsets) if end > len(begun))
         rows.append(tokenizer.add_special_tokens(ids))
         places.append(len(tokenizer.prefix_ids) + at)
     return StandIns(PaddedIds.from_lists(rows), torch.tensor(places))

@@ -107,7 +107,7 @@ class _FuseScorer(LinearScorer):
     state: _FuseState
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        linear = self.at_word_initial(positions)
+        linear = self.linearise(positions)
         lengths = self.table.pieces.lengths[tokens]
         dots = self._without_map(linear, len(tokens))
         pairs = [(1, num_secondary) for num_secondary in torch.unique(lengths).tolist()]
@@ -122,7 +122,7 @@ class _FuseScorer(LinearScorer):
     ) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        linear, table = self.at_last_word(positions), self.table
+        linear, table = self.linearise(positions, at_last_words=True), self.table
         words = lengthened_words(table, positions, tokens)
         ours = PaddedIds.from_lists(table.primary.encode_batch(words))
         lengths = torch.tensor([len(table.encode_word(word)) for word in words])

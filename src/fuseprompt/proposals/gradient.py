@@ -17,8 +17,7 @@ from fuseprompt.proposals.base import (
     Positions,
     StandIns,
     lengthened_words,
-    tokenize_last_word,
-    tokenize_word_initial,
+    put_stand_ins,
 )
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
@@ -108,15 +107,9 @@ class LinearScorer:
     points: Float[Tensor, "k d"]
     cost: float = field(default=0.0, kw_only=True)  # Of a gradient for each position and point.
 
-    def at_word_initial(self, positions: Positions) -> Linear:
-        """Return first-order information about a word put at each position."""
-        return self._take(tokenize_word_initial(self.loss.tokenizer, positions), positions)
-
-    def at_last_word(self, positions: Positions) -> Linear:
-        """Return first-order information about the last word left of each position."""
-        return self._take(tokenize_last_word(self.loss.tokenizer, positions), positions)
-
-    def _take(self, ids: StandIns, positions: Positions) -> Linear:
+    def linearise(self, positions: Positions, *, at_last_words: bool = False) -> Linear:
+        """Return first-order information about a word at each position, or the last left of it."""
+        ids = put_stand_ins(self.loss.tokenizer, positions, for_last_words=at_last_words)
         linear = linearise(self.loss, ids, positions.problems, self.points)
         self.cost += GRADIENT_COST * linear.losses.numel()
         return linear
@@ -167,7 +160,7 @@ class _GradientScorer(LinearScorer):
     state: _GradientState
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        linear = self.at_word_initial(positions)
+        linear = self.linearise(positions)
         return linear.predict_mean(self.state.embeds[tokens], gain=GAIN)
 
     def word_internal(
@@ -175,7 +168,7 @@ class _GradientScorer(LinearScorer):
     ) -> Float[Tensor, "n c"]:
         if not tokens.numel():
             return torch.zeros(tokens.shape)
-        linear = self.at_last_word(positions)
+        linear = self.linearise(positions, at_last_words=True)
         words = lengthened_words(self.table, positions, tokens)
         pieces = PaddedIds.from_lists([self.table.encode_word(word) for word in words])
         embeds = mean_pieces(self.state.secondary.vocabulary, pieces)
