@@ -90,7 +90,16 @@ class AutoDAN:
         """Return the state after one more token; what ends as a sentence is finished first."""
         bound, active = state.bound, state.active
         log_probs = next_log_probs(bound, active)
-        state = replace(state, finished=self._finish(state, log_probs))
+        finished = finish_sentences(
+            bound,
+            active,
+            log_probs,
+            state.proposer.classes,
+            state.finished,
+            max_nats=self.max_end_nats,
+        )
+        best = tuple(tuple(each[: self.num_finished]) for each in finished)
+        state = replace(state, finished=best)
         rows = self._growing_rows(state)
         if not rows:
             return state.leave(range(len(active)))
@@ -145,20 +154,6 @@ class AutoDAN:
             ended = tuple(entry.text for entry in finished)
             found.append(Found(ended, active, state.histories[problem]))
         return found
-
-    def _finish(
-        self, state: "AutoDANState", log_probs: Float[Tensor, "n v"]
-    ) -> tuple[tuple[Finished, ...], ...]:
-        """Return the best finished hypotheses of each problem, those that may end here included."""
-        finished = finish_sentences(
-            state.bound,
-            state.active,
-            log_probs,
-            state.proposer.classes,
-            state.finished,
-            max_nats=self.max_end_nats,
-        )
-        return tuple(tuple(each[: self.num_finished]) for each in finished)
 
     def _growing_rows(self, state: "AutoDANState") -> list[int]:
         """Return the active hypotheses of problems that are not done, where they have room."""

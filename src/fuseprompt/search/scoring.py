@@ -63,7 +63,10 @@ def finish_sentences(
     if kept:
         ended = ended[kept]
         problems = ended.problems.tolist()
-        exact = bound.evaluate(ended.texts, problems, fluency=_fluency(bound, ended))
+        after = next_log_probs(bound, ended, keep=False)
+        total = ended.nll_sum + bound.end_nll(after, problems)
+        fluency = bound.objective.fluency.reduce(total, ended.num_chosen + 1)
+        exact = bound.evaluate(ended.texts, problems, fluency=fluency.tolist())
         for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
             if not losses.violation:
                 found[problem].add(Finished(losses.loss, text, losses))
@@ -93,11 +96,3 @@ def _close(
     read = tokenizer.encode_batch(texts)
     whole = zip(ended.token_ids.to_lists(), read, strict=True)
     return ended[[i for i, (ids, again) in enumerate(whole) if ids == again]]
-
-
-def _fluency(bound: BoundObjective, ended: Hypotheses) -> list[float]:
-    """Return the fluency of finished texts, the end of the text included."""
-    after = next_log_probs(bound, ended, keep=False)
-    total = ended.nll_sum + bound.end_nll(after, ended.problems.tolist())
-    values: list[float] = bound.objective.fluency.reduce(total, ended.num_chosen + 1).tolist()
-    return values

@@ -13,11 +13,10 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.evaluate import _Status
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.datasets.base import Item, make_dataset
@@ -324,7 +323,7 @@ def test_hours_leave_the_rest_to_a_later_run(tmp_path: Path, whole: bytes) -> No
     assert captions_of(tmp_path / "run") == whole
 
 
-def test_the_status_has_pace_and_time_left(tmp_path: Path) -> None:
+def test_the_status_has_pace_and_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Status] = []
     caption_dataset(
         fake_dataset(tmp_path / "data"),
@@ -335,7 +334,9 @@ def test_the_status_has_pace_and_time_left(tmp_path: Path) -> None:
     )
     assert [s.num_done for s in seen] == [4, 8, 10]
     shown: list[str] = []
-    bar: Any = SimpleNamespace(show=lambda line, *_: shown.append(line), is_shown=True)
+    bar = Bar()
+    bar.is_shown = True
+    monkeypatch.setattr(bar, "show", lambda line, *_: shown.append(line))
     _Status(bar).show(Status(num_jobs=100, num_done=40, num_failed=0, num_new=20, seconds=3600.0))
     _Status(bar).show(Status(100, 0, 0, 0, 1.0))
     assert shown == ["40/100 captions, 20 an hour, 3 h 00 min left", "0/100 captions, none yet"]
