@@ -110,7 +110,7 @@ def run(options: Options) -> int:
         caption = partial(evaluate, dataset, models=models, on_status=show, on_note=note)
         with _stoppable(how.out):
             found = caption(how, search=chosen.settings)
-            agreement: dict[str, float] = {}
+            agreement: dict[str, int | float] = {}
             if chosen.check_grouping:
                 alone = replace(how, out=how.out / "alone", resume=True)
                 other = caption(alone, search=replace(chosen.settings, group_size=1))

@@ -81,7 +81,7 @@ def run(options: Options) -> int:
             search_width=options.search_width,
             num_likeliest=options.likeliest,
             caption=CaptionSettings(prefix=options.prefix),
-            on_progress=lambda what: bar.note(f"{what} ..."),
+            log=lambda what: bar.note(f"{what} ..."),
         )
     try:
         write_atomically(out, render(found, photo, name=Path(options.image).name))

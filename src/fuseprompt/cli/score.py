@@ -58,7 +58,9 @@ def run(options: Options) -> int:
         options.dataset, options.root, split=options.split, sentiment=options.sentiment
     )
     is_watched = sys.stderr.isatty() and not output.quiet
-    log = partial(print, end=" ...\n", file=sys.stderr, flush=True) if is_watched else None
+    log = (
+        partial(print, end=" ...\n", file=sys.stderr, flush=True) if is_watched else lambda _: None
+    )
     scores = score_parts(predictions, dataset, scoring, on_metric=log)
     if output.json:
         for part, one in scores.items():

@@ -91,11 +91,10 @@ def explain(
     search_width: int = 64,
     num_likeliest: int = 2000,
     caption: CaptionSettings | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    log: Callable[[str], object] = lambda _: None,
 ) -> Explanation:
     """Return the step after `text`, or step `step` (from 1) of a search, its candidates scored."""
     caption = caption or CaptionSettings()
-    log = on_progress or (lambda _: None)
     objective = objective_of(caption, models)
     prefix = caption.prefix if text is None or text.startswith(caption.prefix) else text
     bound = objective.bind([Problem("0", {"image": image}, prefix)])

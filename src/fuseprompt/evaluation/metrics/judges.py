@@ -39,10 +39,9 @@ def measure(
     scoring: Scoring,
     *,
     sentiment: str = "",
-    on_metric: Callable[[str], None] | None = None,
+    on_metric: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Score]:
     """Return the further scores that `scoring` asks for, by name; some captions may be missing."""
-    log = on_metric or (lambda _name: None)
     written = [captions[i] for i in references if captions.get(i)]
 
     def by(model: str, value: float, **details: float) -> Score:
@@ -77,18 +76,18 @@ def measure(
 
     scores: dict[str, Score] = {}
     if scoring.distinct:
-        log("distinct")
+        on_metric("distinct")
         scores |= {f"distinct_{n}": Score(distinct(written, n)) for n in (1, 2)}
     if scoring.clip_score is not None:
-        log("clip_score")
+        on_metric("clip_score")
         scores |= attempt(["clip_score", "ref_clip_score"], partial(clip, scoring.clip_score))
     if scoring.fluency is not None:
-        log("fluency")
+        on_metric("fluency")
         scores |= attempt(["fluency"], partial(fluency, scoring.fluency))
     for judge in scoring.judges:
         name = "sentiment_accuracy"
         name += f":{judge}" if name in scores else ""
-        log(name)
+        on_metric(name)
         scores |= attempt([name], partial(accuracy, judge))
     return scores
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.datasets.base import Dataset, Item, clean_caption
@@ -24,13 +24,12 @@ def score_parts(
     dataset: Dataset,
     scoring: Scoring | None = None,
     *,
-    on_metric: Callable[[str], None] | None = None,
+    on_metric: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Scores]:
     """Return scores by sentiment, "" if there is none, and by domain where asked for."""
     # A sentiment's captions are compared with its references only. A domain's CIDEr-D takes the
     # rarity of words from that domain, so the whole is no mean of its domains.
     scoring = scoring or Scoring()
-    log = on_metric or (lambda _name: None)
     scores: dict[str, Scores] = {}
     for sentiment in sorted({item.sentiment for item in dataset.items}):
         items = [item for item in dataset.items if item.sentiment == sentiment]
@@ -44,7 +43,7 @@ def score_parts(
             parts |= {name: [item for item in items if item.domain == name] for name in domains}
         for part, of_part in parts.items():
             head = f"{part}: " if part else ""
-            log_part = partial(lambda head, name: log(head + name), head)
+            log_part = partial(lambda head, name: on_metric(head + name), head)
             scores[part] = _score_items(captions, of_part, scoring, log_part)
     return scores
 
@@ -55,7 +54,7 @@ def score(
     *,
     subset: bool = False,
     spice_folder: Path | None = None,
-    on_metric: Callable[[str], None] | None = None,
+    on_metric: Callable[[str], object] = lambda _: None,
 ) -> Scores:
     """Return the metrics of the published tables; one that cannot run costs no other."""
     if not predictions:
@@ -71,11 +70,16 @@ def score(
             "split, or use a dataset with captions."
         )
     ids = frozenset(predictions if subset else references)
-    log = on_metric or (lambda _name: None)
 
     def compute() -> list[Score]:
-        log("words")
-        words = _tokenized(predictions, references)
+        on_metric("words")
+        texts: list[str] = []  # of captions and references, which are tokenized in one go
+        for i, given in references.items():
+            texts += (strip_special(predictions.get(i, "")), *given)
+        lines = iter(tools.tokenize(texts))
+        rows = {i: tuple(islice(lines, 1 + len(given))) for i, given in references.items()}
+        ours, theirs = ({i: row[0] for i, row in rows.items()}, {i: r[1:] for i, r in rows.items()})
+        words = Words(ours, theirs)
         scored = words.only(ids)
 
         def cider() -> list[float]:
@@ -86,7 +90,7 @@ def score(
             # Words are as rare as in the whole split: a subset does not change the expectation.
             return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
 
-        log("bleu")
+        on_metric("bleu")
         found = attempt(METRICS[:4], lambda: tools.bleu(scored))
         for name, metric in {
             "rouge_l": lambda: [tools.rouge_l(scored)],
@@ -94,7 +98,7 @@ def score(
             "meteor": lambda: [tools.meteor(scored)],
             "spice": lambda: [tools.spice(scored, tools.find_corenlp(spice_folder))],
         }.items():
-            log(name)
+            on_metric(name)
             found |= attempt([name], metric)
         return [found[name] for name in METRICS]
 
@@ -107,7 +111,7 @@ def score(
 
 
 def _score_items(
-    captions: Mapping[str, str], items: Sequence[Item], scoring: Scoring, log: Callable[[str], None]
+    captions: Mapping[str, str], items: Sequence[Item], scoring: Scoring, log: Callable[[str], Any]
 ) -> Scores:
     """Return the published metrics of the captions of some items, then those of the judges."""
     scored = {item.id: item for item in items if item.references}
@@ -134,16 +138,6 @@ def _score_items(
     if bare := len(items) - len(scored):
         notes = (f"{bare:,} images have no captions by people and are left out", *notes)
     return replace(scores, values={**scores.values, **extra}, notes=notes)
-
-
-def _tokenized(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Words:
-    """Return the words of captions and references, tokenized in one go."""
-    texts: list[str] = []
-    for i, given in references.items():
-        texts += (strip_special(predictions.get(i, "")), *given)
-    lines = iter(tools.tokenize(texts))
-    rows = {i: tuple(islice(lines, 1 + len(given))) for i, given in references.items()}
-    return Words({i: row[0] for i, row in rows.items()}, {i: row[1:] for i, row in rows.items()})
 
 
 def _remarks(

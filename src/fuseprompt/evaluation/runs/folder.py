@@ -301,7 +301,7 @@ def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
     return Merged(merged, num_doubled, num_differing)
 
 
-def compare(one: Run, other: Run) -> dict[str, float]:
+def compare(one: Run, other: Run) -> dict[str, int | float]:
     """Return how far two runs agree that grouped the same images otherwise, as JSON has it.
 
     Captions differ where two candidates are nearly equal: a batch of another size rounds otherwise.
