@@ -2,7 +2,7 @@
 # All paths are relative and quoted, so that a folder with a space in its name works too.
 # PIP_ARGS="..." is passed to every pip install; PYTHON=python3.12 picks the interpreter.
 .DELETE_ON_ERROR:
-.PHONY: caption prepare test test-slow lint lint-format lint-code lint-types lint-layers clean moved
+.PHONY: caption prepare test test-slow site lint lint-format lint-code lint-types lint-layers clean moved
 .DEFAULT_GOAL := caption
 
 IMAGE ?= examples/photos/cat.jpg
@@ -31,6 +31,9 @@ test: .venv/.dev prepare
 
 test-slow: .venv/.dev prepare
 	$(THREADS) .venv/bin/python -m pytest -n 2 -m "slow and not gpu and not hub" $(PYTEST_ARGS)
+
+site: .venv/.dev
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
 
 lint: lint-format lint-code lint-types lint-layers
 
@@ -66,7 +69,7 @@ clean:
 
 .venv/.dev: .venv/.runtime
 	@echo "Installing the development tools into .venv (once) ..." >&2
-	@$(PIP) --no-build-isolation -e ".[dev]"
+	@$(PIP) --no-build-isolation -e ".[dev,docs]"
 	@touch .venv/.dev
 
 moved:

@@ -40,3 +40,20 @@ def test_the_page_on_searching_keeps_to_its_rules(
     (start,) = ran["objective"].bind([ran["problem"]]).evaluate([ran["problem"].start], [0])
     assert (result.violation, result.loss) < (start.violation, start.loss)
     assert (tmp_path / "mail.safetensors").exists()
+
+
+def test_the_extensions_of_the_page_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    monkeypatch.chdir(tmp_path)
+    ran = runpy.run_path("page.py")
+    assert len(blocks) == 3
+    grown, shorter, found = capsys.readouterr().out.splitlines()
+    assert grown.startswith("The sea")
+    assert len(shorter.split()) < len(ran["start"].split())
+    assert set(shorter.lower().split()) <= set(ran["start"].lower().split())
+    assert ran["found"].terms["similarity"] < 0.7
+    assert found == ran["found"].text
