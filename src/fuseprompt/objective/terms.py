@@ -67,10 +67,11 @@ class TextSimilarity:
     """One minus the cosine of the text and a target, range [0, 2], no unit.
 
     The target is a text, or a vector (numbers in a row, of the width of the model's features), of
-    which only the direction counts.
+    which only the direction counts. The model is a `SentenceEncoder`, or another whose outputs have
+    length 1.
     """
 
-    model: SentenceEncoder
+    model: TextModel
     weight: float = 1.0
     name: str = "similarity"
     target: str = "text"
