@@ -93,7 +93,7 @@ def test_probabilities_sum_to_one_and_keys_and_values_are_kept_small(
     log_probs = cache.next_log_probs(ids)
     # In bfloat16 a sum over a vocabulary would be off in the third digit.
     torch.testing.assert_close(log_probs.exp().sum(dim=-1), torch.ones(len(ids)))
-    assert {t.dtype for e in cache._entries for kv in e.key_values for t in kv} == {torch.bfloat16}
+    assert {t.dtype for e in cache._known for kv in e.key_values for t in kv} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("kind", ["sentence", "clip", "classifier"])

@@ -137,7 +137,7 @@ def test_small_passes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, ids, rows = edits_of(lm)
     want = cache.nll(ids, rows)
     monkeypatch.setattr("fuseprompt.models.edit_cache.TOKENS_PER_PASS", 9)
-    monkeypatch.setattr("fuseprompt.models.edit_cache._PACKED_TOKENS", 9)
+    monkeypatch.setattr("fuseprompt.models.edit_cache.PACKED_TOKENS", 9)
     small, _, _ = edits_of(lm)
     for got, whole in zip(small.nll(ids, rows), want, strict=True):
         assert_same(got, whole)

@@ -90,7 +90,7 @@ def test_a_wrong_past_is_found(model: Any) -> None:
     lm: CausalLM = model()
     cache, rows = PrefixCache(lm), ids_of(lm, ROUNDS[1])
     cache.next_log_probs(ids_of(lm, ROUNDS[0]))
-    for entry in cache._entries:
+    for entry in cache._known:
         for keys, _ in entry.key_values:
             keys.mul_(1.5)
     with pytest.raises(AssertionError, match="not close"):
@@ -154,7 +154,7 @@ def test_texts_that_will_not_grow_leave_nothing_behind(model: Any) -> None:
     cache = PrefixCache(lm)
     cache.next_log_probs(ids_of(lm, ROUNDS[0]))
     held, rows = cache.num_bytes, ids_of(lm, ROUNDS[1])
-    assert_same(cache.next_log_probs(rows, keep=False), plain(lm, rows))
+    assert_same(cache.next_log_probs(rows, keep=""), plain(lm, rows))
     assert cache.num_bytes == held
 
 
@@ -339,3 +339,25 @@ def test_the_offline_model_is_exact_and_goes_on() -> None:
     for texts in ROUNDS[:3]:
         rows = ids_of(lm, texts)
         assert_same(cache.next_log_probs(rows), plain(lm, rows))
+
+
+@both
+def test_a_text_whose_continuation_was_scored_is_predicted_without_computing(model: Any) -> None:
+    lm: CausalLM = model()
+    cache, begun = PrefixCache(lm), ids_of(lm, ["two people", "a cat sleeps"])
+    grown = [[*row, token] for row in begun.to_lists() for token in (20, 21, 22)]
+    following = [
+        [*lm.begin_ids, *row, 30, 31][: len(lm.begin_ids) + len(row) + 1 + i % 2]
+        for i, row in enumerate(grown)
+    ]
+    counted = torch.tensor([1 + i % 2 for i in range(len(grown))])
+    whole = PaddedIds.from_lists(following)
+    assert_same(cache.continuation_nll(whole, counted, begun), lm.continuation_nll(whole, counted))
+    computed = cache.num_computed
+    rows = PaddedIds.from_lists([grown[i] for i in (4, 0, 2)])
+    assert_same(cache.next_log_probs(rows), plain(lm, rows))
+    assert cache.num_computed == computed
+    # What was recalled is gone on from.
+    rows = PaddedIds.from_lists([[*row, 40] for row in rows.to_lists()])
+    assert_same(cache.next_log_probs(rows), plain(lm, rows))
+    assert cache.num_computed == computed + len(rows)

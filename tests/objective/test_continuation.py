@@ -177,9 +177,9 @@ def test_of_a_candidate_only_what_is_new_is_computed() -> None:
     following = len(gpt2().tokenizer.encode(FOLLOWING[0]))
     begun = sum(len(gpt2().tokenizer.encode(t)) for t in texts)
     for grown in (begun, 2):
-        before = term.joint._cache.num_computed
+        before = term.joint.cache.num_computed
         term.score(texts, rows, torch.tensor(words), problems)
-        assert term.joint._cache.num_computed - before == grown + 4 * following
+        assert term.joint.cache.num_computed - before == grown + 4 * following
         texts = [texts[0] + " of", texts[1] + " the"]
 
 

@@ -130,3 +130,12 @@ def put_back(parts: list[Float[Tensor, "_ ..."]], order: list[Int[Tensor, " _"]]
     """Return the results of passes in the order of all rows; `order` has the rows of each pass."""
     back = torch.argsort(torch.cat(order))
     return torch.cat(parts)[back.to(parts[0].device)]
+
+
+def spread(
+    starts: Int[Tensor, " b"], stops: Int[Tensor, " b"]
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """Return row and place of each token of rows between two places, row by row."""
+    counts = stops - starts
+    of = torch.arange(len(counts)).repeat_interleave(counts)
+    return of, torch.arange(len(of)) + (starts - counts.cumsum(0) + counts)[of]

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import KeyValues, prepend_beginning
-from fuseprompt.models.batching import PassSize, full_precision
+from fuseprompt.models.batching import PassSize, full_precision, spread
 from fuseprompt.models.pretrained import PretrainedModel
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
@@ -172,7 +172,9 @@ class CausalLM(PretrainedModel):
     def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
         return torch.log_softmax(self._last_logits(ids, 1)[:, -1].float(), dim=-1)
 
-    def _last_logits(self, ids: Int[Tensor, "b s"], count: int, **more: Any) -> Tensor:
+    def _last_logits(
+        self, ids: Int[Tensor, "b s"], count: int | Int[Tensor, " k"], **more: Any
+    ) -> Tensor:
         """Return logits; not every family can leave those before the last positions out."""
         last = {"logits_to_keep": count} if self._keeps_logits else {}
         logits: Tensor = self.module(input_ids=ids, **last, **more).logits
@@ -209,26 +211,52 @@ class CausalLM(PretrainedModel):
         return torch.log_softmax(logits[:, -count:].float(), dim=-1), key_values
 
     @torch.no_grad()
-    def read_packed(
+    def read_endings(
         self,
-        token_ids: Int[Tensor, " n"],
-        positions: Int[Tensor, " n"],
-        visible: Bool[Tensor, "n m"],
-        past: KeyValues,
+        rows: PaddedIds,
+        starts: Int[Tensor, " b"],
+        origins: Int[Tensor, " b"],
+        lengths: Int[Tensor, " k"],
+        key_values: KeyValues,
+        firsts: Int[Tensor, " b"],
     ) -> tuple[Float[Tensor, "n v"], KeyValues]:
-        """Return the log-probabilities after each token of several texts, and keys and values.
+        """Read whole rows from their starts on, one behind the other as one row.
 
-        `positions` has each token's place in its text; `visible` says which tokens of the past and
-        of these it sees. Only where the model `can_pack`.
+        Each begins as one of the texts that have these lengths, keys and values. Only where the
+        model `can_pack`.
+
+        Returns:
+            The log-probabilities after each row's tokens from `firsts` on, and the keys and values
+            (h, n, d) of all tokens that were read.
         """
+        # A token sees what its text shares with its origin, and what is before it in its own text.
+        of, at = spread(starts, rows.lengths)
+        known = torch.unique(origins)
+        past_of, past_at = spread(torch.zeros_like(known), lengths[known])
+        past_of = known[past_of]
+        is_shared = (past_of == origins[of][:, None]) & (past_at < starts[of][:, None])
+        is_own = (of == of[:, None]) & (at <= at[:, None])
+        visible = torch.cat([is_shared, is_own], dim=1)
+        where = (past_of.to(self.device), past_at.to(self.device))
+        past = tuple(
+            (
+                k.transpose(1, 2)[where].transpose(0, 1)[None],
+                v.transpose(1, 2)[where].transpose(0, 1)[None],
+            )
+            for k, v in key_values
+        )
         unseen = torch.finfo(self.dtype).min
         mask = torch.zeros(visible.shape, dtype=self.dtype).masked_fill(~visible, unseen)
         more = {
             "attention_mask": mask[None, None].to(self.device),
-            "position_ids": positions[None].to(self.device),
+            "position_ids": at[None].to(self.device),
         }
-        logits, key_values = self._go_on(token_ids[None], past, 0, **more)
-        return torch.log_softmax(logits[0].float(), dim=-1), key_values
+        wanted = torch.nonzero(at >= firsts[of]).flatten().to(self.device)
+        logits, new = self._go_on(rows.ids[of, at][None], past, wanted, **more)
+        logits = logits[0] if self._keeps_logits else logits[0, wanted]
+        num_past = len(past_at)
+        own = tuple((k[0, :, num_past:], v[0, :, num_past:]) for k, v in new)
+        return torch.log_softmax(logits.float(), dim=-1), own
 
     @cached_property
     def can_pack(self) -> bool:
@@ -239,23 +267,25 @@ class CausalLM(PretrainedModel):
         if not (self.can_continue and cut > 1 and "position_ids" in accepts):
             return False
         _, past = self.continue_from(ids[:, :cut], None)
-        starts = torch.tensor([cut, cut - 1])
-        of = torch.arange(2).repeat_interleave(length - starts)
-        at = torch.cat([torch.arange(start, length) for start in starts.tolist()])
-        is_shared = torch.arange(cut) < starts[of][:, None]
-        visible = torch.cat([is_shared, (of == of[:, None]) & (at <= at[:, None])], dim=1)
+        rows = PaddedIds(ids.expand(2, -1), torch.full((2,), length))
+        starts, origins = torch.tensor([cut, cut - 1]), torch.zeros(2, dtype=torch.long)
         try:
-            got, _ = self.read_packed(ids[0, at], at, visible, past)
+            got, _ = self.read_endings(
+                rows, starts, origins, torch.tensor([cut]), past, rows.lengths - 1
+            )
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return False
         want = self.continue_from(ids, None)[0]
-        ends = got[[length - cut - 1, -1]]
-        return bool(((ends - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())
+        return bool(((got - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())
 
     def _go_on(
-        self, token_ids: Int[Tensor, "b s"], past: KeyValues | None, count: int, **more: Any
+        self,
+        token_ids: Int[Tensor, "b s"],
+        past: KeyValues | None,
+        count: int | Int[Tensor, " k"],
+        **more: Any,
     ) -> tuple[Tensor, KeyValues]:
-        """Return the logits of the last `count` tokens (0: of all), and keys and values."""
+        """Return the logits of the last `count` tokens (0: of all) or of some, keys and values."""
         from transformers import DynamicCache
 
         # A new object each time: the library's caches grow in place. Its layers append by

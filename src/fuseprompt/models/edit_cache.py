@@ -6,7 +6,7 @@ that are read are mostly among those just scored. A cache belongs to one search.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,11 +16,13 @@ from torch.nn.utils.rnn import pad_sequence
 from fuseprompt.models.base import KeyValues, prepend_beginning
 from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.kv_cache import MAX_BYTES, count_shared
+from fuseprompt.models.kv_cache import (
+    MAX_BYTES,
+    PACKED_TOKENS,
+    count_shared,
+    stack_texts,
+)
 from fuseprompt.text.retokenize import PaddedIds
-
-#: Tokens of one row of endings: all of them attend to all, which a longer row would feel.
-_PACKED_TOKENS: Final = 256
 
 #: Log-probabilities at each token of a text, and its keys and values of each layer.
 _Read = tuple[Float[Tensor, "s v"], KeyValues]
@@ -42,7 +44,7 @@ class EditCache:
         # Scored texts: the row that each was made of, the tokens that they share, and the rest.
         self._scored: dict[tuple[int, ...], tuple[int, int, _Read]] = {}
         self._size = PassSize(TOKENS_PER_PASS, model.device)
-        self._packed_size = PassSize(_PACKED_TOKENS, model.device)
+        self._packed_size = PassSize(PACKED_TOKENS, model.device)
         self.num_computed = 0
 
     def read(self, token_ids: PaddedIds) -> Float[Tensor, "b s v"]:
@@ -56,10 +58,7 @@ class EditCache:
         known.update(self._compute(row for row in wanted if row not in known))
         self._rows, self._scored = rows, {}
         self._log_probs = pad_sequence([known[row][0] for row in wanted], batch_first=True)
-        layers = zip(*(known[row][1] for row in wanted), strict=True)
-        self._key_values = tuple(
-            (_pad([k for k, _ in layer]), _pad([v for _, v in layer])) for layer in layers
-        )
+        self._key_values = stack_texts([known[row][1] for row in wanted])
         if self._num_begin:
             return self._log_probs[:, self._num_begin - 1 :]
         return torch.cat([torch.zeros_like(self._log_probs[:, :1]), self._log_probs], dim=1)
@@ -146,9 +145,13 @@ class EditCache:
             return
         new, num_bytes = rows.lengths - starts, 0
         order = torch.argsort(origins, stable=True)  # Few origins in a pass.
-        passes = self._packed_size.run(
-            order, int(new.max()), lambda chunk: self._pack(rows, starts, origins, chunk)
-        )
+
+        def compute(chunk: Tensor) -> _Read:
+            own = (rows[chunk], starts[chunk], origins[chunk])
+            known = (self._rows.lengths, self._key_values)
+            return self._model.read_endings(*own, *known, starts[chunk])
+
+        passes = self._packed_size.run(order, int(new.max()), compute)
         for chunk, (log_probs, key_values) in passes:
             self.num_computed += len(log_probs)
             num_bytes += log_probs.nbytes
@@ -160,37 +163,3 @@ class EditCache:
                     read = log_probs[begin:end], own
                     self._scored[lists[row]] = int(origins[row]), int(starts[row]), read
                 yield row, log_probs[begin:end]
-
-    def _pack(
-        self,
-        rows: PaddedIds,
-        starts: Int[Tensor, " b"],
-        origins: Int[Tensor, " b"],
-        chunk: Int[Tensor, " c"],
-    ) -> _Read:
-        """Compute the new tokens of some rows, one row's behind the other's."""
-        # Each sees what its text shares with its origin, and what is before it in its own text.
-        of = chunk.repeat_interleave((rows.lengths - starts)[chunk])
-        at = torch.cat([torch.arange(int(starts[i]), int(rows.lengths[i])) for i in chunk.tolist()])
-        known = torch.unique(origins[chunk])
-        past_of = known.repeat_interleave(self._rows.lengths[known])
-        past_at = torch.cat([torch.arange(n) for n in self._rows.lengths[known].tolist()])
-        is_shared = (past_of == origins[of][:, None]) & (past_at < starts[of][:, None])
-        is_own = (of == of[:, None]) & (at <= at[:, None])
-        where = (past_of.to(self._log_probs.device), past_at.to(self._log_probs.device))
-        past = tuple(
-            (
-                k.transpose(1, 2)[where].transpose(0, 1)[None],
-                v.transpose(1, 2)[where].transpose(0, 1)[None],
-            )
-            for k, v in self._key_values
-        )
-        visible = torch.cat([is_shared, is_own], dim=1)
-        log_probs, key_values = self._model.read_packed(rows.ids[of, at], at, visible, past)
-        new = tuple((k[0, :, len(past_at) :], v[0, :, len(past_at) :]) for k, v in key_values)
-        return log_probs, new
-
-
-def _pad(texts: Sequence[Float[Tensor, "h _ d"]]) -> Float[Tensor, "b h s d"]:
-    """Return keys or values of texts as one tensor."""
-    return pad_sequence([t.transpose(0, 1) for t in texts], batch_first=True).transpose(1, 2)

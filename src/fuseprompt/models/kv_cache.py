@@ -7,22 +7,26 @@ may die, be copied or change places, and nothing that a caller does can make an 
 belongs to one search and never to a model.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fuseprompt.models.base import CausalModel, KeyValues, count_bytes, prepend_beginning
-from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, put_back
+from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize, put_back, spread
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.text_tower import TextTower
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Bytes of keys and values that a cache keeps at most.
 MAX_BYTES: Final = 512 * 1024**2
+
+#: Tokens of one row of endings: all of them attend to all, which a longer row would feel.
+PACKED_TOKENS: Final = 256
 
 #: A stored token in attention costs about this part of a token that goes through the tower.
 _STORED_TOKENS: Final = 4
@@ -34,23 +38,77 @@ def count_shared(left: Int[Tensor, "*#b s"], right: Int[Tensor, "*#b t"]) -> Int
     return (left[..., :width] == right[..., :width]).cumprod(dim=-1).sum(dim=-1)
 
 
+def stack_texts(texts: Sequence[KeyValues]) -> KeyValues:
+    """Return the keys and values (h, s, d) of texts as one batch, padded behind each."""
+    layers = zip(*texts, strict=True)
+    return tuple((_stack([k for k, _ in each]), _stack([v for _, v in each])) for each in layers)
+
+
+def _stack(texts: Sequence[Float[Tensor, "h _ d"]]) -> Float[Tensor, "b h s d"]:
+    return pad_sequence([t.transpose(0, 1) for t in texts], batch_first=True).transpose(1, 2)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """Rows of equal length, the beginning before the text included, with their keys and values."""
+    """Rows of equal length, the beginning before the text included, and what follows from them."""
 
     ids: Int[Tensor, "n s"]
     key_values: KeyValues
+    log_probs: Float[Tensor, "n v"]  # of the next token
+
+    @property
+    def num_bytes(self) -> int:
+        return count_bytes(self.key_values) + self.log_probs.nbytes
 
     def select(self, rows: Int[Tensor, " b"], length: int) -> KeyValues:
         """Return the keys and values of the first tokens of some rows."""
         rows = rows.to(self.key_values[0][0].device)
         return tuple((k[rows, :, :length], v[rows, :, :length]) for k, v in self.key_values)
 
+    @staticmethod
+    def join(entries: "Sequence[_Entry]") -> "_Entry":
+        """Return entries of rows of one length as one."""
+        layers = zip(*(entry.key_values for entry in entries), strict=True)
+        return _Entry(
+            torch.cat([entry.ids for entry in entries]),
+            tuple(
+                (torch.cat([k for k, _ in each]), torch.cat([v for _, v in each]))
+                for each in layers
+            ),
+            torch.cat([entry.log_probs for entry in entries]),
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Ending:
+    """A text that begins as a row of an entry, and what was computed of the rest."""
+
+    entry: _Entry
+    place: int
+    start: int  # tokens that it shares
+    key_values: KeyValues  # (h, n, d), of many texts
+    there: int  # where in them the rest of this one begins
+    log_probs: Float[Tensor, " v"]
+
+    def to_entry(self, row: tuple[int, ...]) -> _Entry:
+        """Return an entry with the text, given its tokens."""
+        past = self.entry.select(torch.tensor([self.place]), self.start)
+        rest = slice(self.there, self.there + len(row) - self.start)
+        both = (
+            (
+                torch.cat([k, new_k[None, :, rest]], dim=2),
+                torch.cat([v, new_v[None, :, rest]], dim=2),
+            )
+            for (k, v), (new_k, new_v) in zip(past, self.key_values, strict=True)
+        )
+        return _Entry(torch.tensor([row]), tuple(both), self.log_probs[None])
+
 
 @final
 class PrefixCache:
-    """Next-token log-probabilities of texts that extend those of the call before, or of whole rows.
+    """Next-token log-probabilities of texts that extend those of calls before, or of whole rows.
 
     Attributes:
         num_computed: Tokens that went through the model so far.
@@ -59,26 +117,35 @@ class PrefixCache:
     def __init__(self, model: CausalModel, *, max_bytes: int = MAX_BYTES) -> None:
         self._model = model
         self._max_bytes = max_bytes
-        self._entries: list[_Entry] = []
+        self._entries: dict[str, list[_Entry]] = {}
+        # Texts after which a continuation was scored: the next ones that are asked for are mostly
+        # among them.
+        self._scored: dict[tuple[int, ...], _Ending] = {}
         self.num_computed = 0
         if isinstance(model, CausalLM) and model.can_continue:
             self._size = PassSize(TOKENS_PER_PASS, model.device)
+            self._packed_size = PassSize(PACKED_TOKENS, model.device)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the keys and values that are kept."""
-        return sum(count_bytes(entry.key_values) for entry in self._entries)
+        """Bytes of what is kept."""
+        return sum(entry.num_bytes for entry in self._known)
 
-    def next_log_probs(self, token_ids: PaddedIds, *, keep: bool = True) -> Float[Tensor, "b v"]:
+    @property
+    def _known(self) -> list[_Entry]:
+        return [entry for series in self._entries.values() for entry in series]
+
+    def next_log_probs(self, token_ids: PaddedIds, *, keep: str = "texts") -> Float[Tensor, "b v"]:
         """Return the log-probabilities of the token after each text, on the device of the model."""
-        # With `keep` the next call asks for texts that extend these, and not those of the last call
-        # that kept its texts. Texts come without special tokens.
+        # The next texts of a series `keep` ("": of none) extend these, and not those before. Texts
+        # come without special tokens.
         if not len(token_ids):
             raise ValueError("next_log_probs needs at least one text, got none.")
         rows = prepend_beginning(self._model, token_ids)
         keyed = torch.cat([rows.lengths[:, None], rows.ids], dim=1)
         keyed, inverse = torch.unique(keyed, dim=0, return_inverse=True)
         distinct = PaddedIds(keyed[:, 1:], keyed[:, 0])
+        self._recall(distinct)
         if isinstance(self._model, CausalLM) and self._model.can_continue:
             passes = self._continue(self._model, distinct, keep)
         else:
@@ -96,55 +163,68 @@ class PrefixCache:
     ) -> Float[Tensor, " b"]:
         """Return `CausalLM.continuation_nll` of whole rows, most of which extend a row of `begun`.
 
-        What is begun has no `begin_ids`; it extends what was begun in the call before.
+        What is begun has no `begin_ids`; it extends what was begun in the call before, or is known.
         """
         model = self._model
         assert isinstance(model, CausalLM), "other writers are asked for no continuation"
-        if not model.can_continue:
+        if model.can_pack and len(begun):
+            self.next_log_probs(begun, keep="begun")
+        known = self._known
+        if not (model.can_pack and known):
             with torch.no_grad():
                 return model.continuation_nll(token_ids, counted)
-        if len(begun):
-            self.next_log_probs(begun)
-        lengths = token_ids.lengths - 1  # Nothing is predicted from the last token.
+        rows = PaddedIds(token_ids.ids, token_ids.lengths - 1)  # Nothing follows the last token.
         starts, entries, places = self._find(token_ids)
-        starts = torch.minimum(starts, lengths - counted)
-        nll = torch.zeros(len(token_ids), device=model.device)
-        for start in torch.unique(starts).tolist():
-            alike = torch.nonzero(starts == start).flatten()
-            alike = alike[torch.argsort(lengths[alike], stable=True)]
-            width, most = int(lengths[alike].max()) - start, int(counted[alike].max())
+        firsts = rows.lengths - counted
+        starts = torch.minimum(starts, firsts)
+        used, origins = torch.unique(
+            torch.stack([entries, places], dim=1), dim=0, return_inverse=True
+        )
+        origin = [(known[entry], place) for entry, place in used.tolist()]
+        past = stack_texts(
+            [tuple((k[at], v[at]) for k, v in entry.key_values) for entry, at in origin]
+        )
+        lengths = torch.tensor([entry.ids.shape[1] for entry, _ in origin])
 
-            # Rows of one pass are padded on the right, where a causal model does not look.
-            def compute(chunk: Tensor, start: int = start) -> Tensor:
-                new = lengths[chunk] - start
-                end = start + int(new.max())
-                past = self._select(entries[chunk], places[chunk], start) if start else None
-                ids = token_ids.ids[chunk]
-                first = int((new - counted[chunk]).min())
-                log_probs, _ = model.read_from(ids[:, start:end], past, end - start - first)
-                at = torch.arange(first, end - start)
-                is_counted = (at >= (new - counted[chunk])[:, None]) & (at < new[:, None])
-                wanted = ids[:, start + first + 1 : end + 1].to(log_probs.device)[..., None]
-                each = -log_probs.gather(-1, wanted)[..., 0]
-                return (each * is_counted.to(each.device)).sum(dim=1)
+        def compute(chunk: Tensor) -> tuple[Tensor, KeyValues]:
+            own = (rows[chunk], starts[chunk], origins[chunk])
+            return model.read_endings(*own, lengths, past, firsts[chunk])
 
-            for chunk, total in self._size.run(alike, max(width, 16 * most), compute):
-                self.num_computed += int((lengths[chunk] - start).sum())
-                nll[chunk.to(nll.device)] = total
+        nll = torch.zeros(len(rows), device=model.device)
+        new, num_bytes = rows.lengths - starts, self.num_bytes
+        self._scored = {}
+        passes = self._packed_size.run(torch.argsort(origins, stable=True), int(new.max()), compute)
+        for chunk, (log_probs, key_values) in passes:
+            self.num_computed += int(new[chunk].sum())
+            of, at = spread(firsts[chunk], rows.lengths[chunk])
+            wanted = token_ids.ids[chunk[of], at + 1, None].to(nll.device)
+            nll.index_add_(0, chunk[of].to(nll.device), -log_probs.gather(1, wanted)[:, 0])
+            num_bytes += count_bytes(key_values) + log_probs.nbytes
+            if num_bytes <= self._max_bytes:
+                begins = (new[chunk].cumsum(0) - new[chunk]).tolist()
+                ends = (counted[chunk].cumsum(0) - counted[chunk]).tolist()
+                for row, there, end in zip(chunk.tolist(), begins, ends, strict=True):
+                    text = tuple(rows.ids[row, : int(firsts[row]) + 1].tolist())
+                    self._scored[text] = _Ending(
+                        *origin[int(origins[row])],
+                        int(starts[row]),
+                        key_values,
+                        there,
+                        log_probs[end],
+                    )
         return nll / counted.to(nll.device)
 
-    def _select(
-        self, entries: Int[Tensor, " b"], places: Int[Tensor, " b"], length: int
-    ) -> KeyValues:
-        """Return the keys and values of the first tokens of rows of several entries."""
-        parts, order = [], []
-        for entry in torch.unique(entries).tolist():
-            order.append(torch.nonzero(entries == entry).flatten())
-            parts.append(self._entries[entry].select(places[order[-1]], length))
-        return tuple(
-            (put_back([k for k, _ in layer], order), put_back([v for _, v in layer], order))
-            for layer in zip(*parts, strict=True)
-        )
+    def _recall(self, rows: PaddedIds) -> None:
+        """Make entries of those rows after which a continuation was scored."""
+        found = [row for row in map(tuple, rows.to_lists()) if row in self._scored]
+        if found:
+            self._entries["scored"] = [
+                _Entry.join(
+                    [self._scored[row].to_entry(row) for row in found if len(row) == length]
+                )
+                for length in sorted(set(map(len, found)))
+            ]
+            self._scored = {}
 
     def _compute_whole(self, rows: PaddedIds) -> Iterator[tuple[Tensor, Tensor]]:
         num_begin = len(self._model.begin_ids)
@@ -154,44 +234,51 @@ class PrefixCache:
             yield alike, self._model.next_log_probs(rows.ids[alike, num_begin:length])
 
     def _continue(
-        self, model: CausalLM, rows: PaddedIds, keep: bool
+        self, model: CausalLM, rows: PaddedIds, keep: str
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Compute the tokens of every row after its longest known beginning."""
+        known = self._known
         starts, entries, places = self._find(rows)
         groups = torch.stack([rows.lengths, starts, entries], dim=1)
         grown: list[_Entry] = []
         for length, start, entry in torch.unique(groups, dim=0).tolist():
             alike = torch.nonzero((groups == torch.tensor([length, start, entry])).all(1)).flatten()
-            past = self._entries[entry] if start else None
+            past = known[entry] if start else None
 
             def compute(
                 chunk: Tensor, past: _Entry | None = past, start: int = start, length: int = length
-            ) -> tuple[Tensor, _Entry]:
-                ids = rows.ids[chunk, :length]
-                known = None if past is None else past.select(places[chunk], start)
-                log_probs, key_values = model.continue_from(ids[:, start:], known)
-                return log_probs, _Entry(ids, key_values)
+            ) -> _Entry:
+                ids, at = rows.ids[chunk, :length], places[chunk]
+                if past is not None and start == length:
+                    log_probs = past.log_probs[at.to(past.log_probs.device)]
+                    return _Entry(ids, past.select(at, start), log_probs)
+                before = None if past is None else past.select(at, start)
+                log_probs, key_values = model.continue_from(ids[:, start:], before)
+                return _Entry(ids, key_values, log_probs)
 
-            for chunk, (log_probs, new) in self._size.run(alike, length, compute):
+            # What another series has of a whole row, that one keeps.
+            is_own = start < length or past in self._entries.get(keep, ())
+            for chunk, new in self._size.run(alike, length, compute):
                 self.num_computed += len(chunk) * (length - start)
-                if keep:
+                if keep and is_own:
                     grown.append(new)
-                yield chunk, log_probs
+                yield chunk, new.log_probs
         if keep:
-            self._entries = []
+            self._entries[keep] = []
             for new in grown:
-                if self.num_bytes + count_bytes(new.key_values) <= self._max_bytes:
-                    self._entries.append(new)
+                if self.num_bytes + new.num_bytes <= self._max_bytes:
+                    self._entries[keep].append(new)
 
     def _find(self, rows: PaddedIds) -> tuple[Tensor, Tensor, Tensor]:
         """Return each row's longest known beginning: its length, its entry, and the row there.
 
-        The last token of a row is always computed, for its logits.
+        The last token of a row is computed, for its logits, unless the row ends as one there does.
         """
         best, entry, place = (torch.zeros_like(rows.lengths) for _ in range(3))
-        for number, known in enumerate(self._entries):
+        for number, known in enumerate(self._known):
             shared, row = count_shared(rows.ids[:, None], known.ids[None]).max(dim=1)  # of (b, n)
-            shared = torch.minimum(shared, rows.lengths - 1)
+            ends_alike = (rows.lengths == known.ids.shape[1]).long()
+            shared = torch.minimum(shared, rows.lengths - 1 + ends_alike)
             better = shared > best
             best = torch.where(better, shared, best)
             entry = torch.where(better, number, entry)

@@ -108,8 +108,14 @@ class BoundContinuation:
         )
 
     @cached_property
-    def _cache(self) -> PrefixCache:
+    def cache(self) -> PrefixCache:
+        """What the model knows of texts; lives as long as this object."""
         return PrefixCache(self.model)
+
+    @cached_property
+    def _scored(self) -> dict[tuple[str, int], float]:
+        """The losses of the last texts; those that grow next are among them."""
+        return {}
 
     @torch.no_grad()
     def score(
@@ -123,12 +129,18 @@ class BoundContinuation:
         Where texts extend those that are `begun` (with their problems), which extend those of the
         call before, only what is new is computed.
         """
+        keys, scored = list(zip(texts, problems.tolist(), strict=True)), self._scored
+        if begun is not None and all(key in scored for key in keys):
+            return torch.tensor([scored[key] for key in keys])
         jobs = self._encode(texts, problems)
         if begun is None:
             return jobs.mean(self.model.continuation_nll(jobs.rows, jobs.counted))
         lefts = dict.fromkeys(c.left + text for text, p in begun for c in self.contexts[p])
         ids = PaddedIds.from_lists(self.model.tokenizer.encode_batch([*lefts]))
-        return jobs.mean(self._cache.continuation_nll(jobs.rows, jobs.counted, ids))
+        losses = jobs.mean(self.cache.continuation_nll(jobs.rows, jobs.counted, ids))
+        scored.clear()
+        scored.update(zip(keys, losses.tolist(), strict=True))
+        return losses
 
     def loss(
         self,

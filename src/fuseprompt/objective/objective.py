@@ -22,6 +22,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.edit_cache import EditCache
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.bound_term import BoundTerm, Term
+from fuseprompt.objective.continuation import BoundContinuation
 from fuseprompt.objective.problem import Constraint, Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, concatenate
@@ -224,7 +225,10 @@ class BoundObjective:
     @cached_property
     def prefixes(self) -> PrefixCache:
         """The primary's next-token probabilities, cached as long as this object lives."""
-        return PrefixCache(self.objective.primary)
+        # Where it also reads continuations, what it knows of a text serves both.
+        primary, joint = self.objective.primary, (term.joint for term in self.terms)
+        shared = (j.cache for j in joint if isinstance(j, BoundContinuation) and j.model is primary)
+        return next(shared, None) or PrefixCache(primary)
 
     @cached_property
     def edits(self) -> EditCache:

@@ -21,7 +21,6 @@ from torch import Tensor
 from fuseprompt.cache import cache_dir, is_intact, usable, write_atomically
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.models.image_text import ClipModel
-from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.continuation import BoundContinuation
 from fuseprompt.proposals.base import Positions, ProposalState, Scorer, lengthened_words
 from fuseprompt.proposals.gradient import Gradient
@@ -184,10 +183,6 @@ class HintedScorer:
     _changes: dict[tuple[str, str, int], Float[Tensor, " v"]] = field(default_factory=dict)
 
     @cached_property
-    def _cache(self) -> PrefixCache:
-        return PrefixCache(self.joint.model)
-
-    @cached_property
     def _first(self) -> Int[Tensor, " v"]:
         """The model's token with which each token of the writer begins; -1: none known."""
         pieces, own = self.table.pieces, self.table.secondary.token_texts
@@ -227,7 +222,7 @@ class HintedScorer:
         hints = [_HINT.format(c.right + c.following) for _, c in contexts]
         rows = [before + text for before, text in zip(plain + hints, texts + texts, strict=True)]
         ids = PaddedIds.from_lists(self.joint.model.tokenizer.encode_batch(rows))
-        without, hinted = self._cache.next_log_probs(ids).chunk(2)
+        without, hinted = self.joint.cache.next_log_probs(ids, keep="hint").chunk(2)
         following = self.joint.model.tokenizer.encode_batch([c.following for _, c in contexts])
         lengths = torch.tensor([len(f) for f in following], device=hinted.device)[:, None]
         owners = torch.tensor([i for i, _ in contexts], device=hinted.device)

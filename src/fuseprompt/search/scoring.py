@@ -13,7 +13,7 @@ from fuseprompt.text.token_classes import TokenClasses
 
 
 def next_log_probs(
-    bound: BoundObjective, active: Hypotheses, *, keep: bool = True
+    bound: BoundObjective, active: Hypotheses, *, keep: str = "texts"
 ) -> Float[Tensor, "n v"]:
     """Return the log-probabilities after each hypothesis, which may grow if `keep`."""
     # Losses are summed in double precision, which mps lacks.
@@ -63,7 +63,7 @@ def finish_sentences(
     if kept:
         ended = ended[kept]
         problems = ended.problems.tolist()
-        after = next_log_probs(bound, ended, keep=False)
+        after = next_log_probs(bound, ended, keep="")
         total = ended.nll_sum + bound.end_nll(after, problems)
         fluency = bound.objective.fluency.reduce(total, ended.num_chosen + 1)
         exact = bound.evaluate(ended.texts, problems, fluency=fluency.tolist())
