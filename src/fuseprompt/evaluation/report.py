@@ -8,12 +8,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, final
+from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
@@ -260,29 +260,17 @@ _KINDS: Final[Mapping[bool | None, str]] = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class PublishedRow:
-    """Scores of a method as published, in percent, by the names of our metrics."""
+def published_rows(dataset: str, split: str, sentiment: str = "") -> list[dict[str, Any]]:
+    """Return the published rows of a dataset, the paper's first; none for most.
 
-    # `note` is its difference from other rows; `trained` is whether captions were trained on.
-
-    name: str
-    scores: Mapping[str, float]
-    source: str
-    note: str = ""
-    trained: bool = False
-
-
-def published_rows(dataset: str, split: str, sentiment: str = "") -> tuple[PublishedRow, ...]:
-    """Return the published rows of a dataset, the paper's first; none for most."""
+    Each has `name`, `scores` in percent by the names of our metrics, and `source`; some have a
+    `note` on what differs from other rows, and `trained` where captions were trained on.
+    """
     asked = (dataset, split, sentiment)
     for table in _published()["tables"]:
         if (table["dataset"], table["split"], table.get("sentiment", "")) == asked:
-            return tuple(
-                PublishedRow(**{"source": table["source"], **row}) for row in table["rows"]
-            )
-    return ()
+            return [{"source": table["source"], **row} for row in table["rows"]]
+    return []
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -320,7 +308,7 @@ def _published() -> dict[str, Any]:
     return dict(yaml.safe_load(file.read_text("utf-8")))
 
 
-def _table(scores: Scores, published: Sequence[PublishedRow]) -> str:
+def _table(scores: Scores, published: Sequence[Mapping[str, Any]]) -> str:
     values = scores.values
     if not published:
         metrics = list(values)
@@ -329,16 +317,16 @@ def _table(scores: Scores, published: Sequence[PublishedRow]) -> str:
             ["", *(TITLES.get(m, m) for m in metrics)], [["**this run**", *cells]]
         )
     # With others' rows only what they report, or the table is as wide as it is empty.
-    reported = dict.fromkeys(metric for row in published for metric in row.scores)
+    reported = dict.fromkeys(metric for row in published for metric in row["scores"])
     metrics = [*(m for m in METRICS if m in reported), *(m for m in reported if m not in METRICS)]
     rows = [["**this run**", "", *(show(m, values.get(m)) for m in metrics)]]
     for row in published:
-        cells = [f"{row.scores[m]:.2f}" if m in row.scores else "-" for m in metrics]
-        rows.append([row.name, "yes" if row.trained else "no", *cells])
+        cells = [f"{row['scores'][m]:.2f}" if m in row["scores"] else "-" for m in metrics]
+        rows.append([row["name"], "yes" if row.get("trained") else "no", *cells])
     return markdown_table(["", "trained on captions", *(TITLES.get(m, m) for m in metrics)], rows)
 
 
-def _notes(scores: Scores, published: Sequence[PublishedRow]) -> list[str]:
+def _notes(scores: Scores, published: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"Images: {scores.images:,}, {100 * scores.coverage:.1f} % of them with a caption."]
     for metric, score in scores.values.items():
         title = TITLES.get(metric, metric)
@@ -350,10 +338,11 @@ def _notes(scores: Scores, published: Sequence[PublishedRow]) -> list[str]:
             lines.append(f"{title}: {show(metric, score)}, by {score.by}{kind}{details}.")
     lines += scores.notes
     for row in published:
-        if row.note or row.source != published[0].source:
-            lines.append(f"{row.name}: {row.source}{'; ' if row.note else ''}{row.note}.")
+        note = f"; {row['note']}" if row.get("note") else ""
+        if note or row["source"] != published[0]["source"]:
+            lines.append(f"{row['name']}: {row['source']}{note}.")
     if published:
-        lines.append(f"All other rows: {published[0].source}.")
+        lines.append(f"All other rows: {published[0]['source']}.")
     return [f"- {' '.join(line.split())}" for line in lines]
 
 

@@ -91,8 +91,8 @@ def test_published_rows_are_percent_and_name_known_metrics() -> None:
         ("senticap", "test", "negative"),
     ):
         rows = published_rows(*asked)
-        assert rows[0].name == "FUSE"
+        assert rows[0]["name"] == "FUSE"
         for row in rows:
-            assert row.source
-            assert set(row.scores) <= PERCENT
-            assert all(1.0 < value < 200.0 for value in row.scores.values())
+            assert row["source"]
+            assert set(row["scores"]) <= PERCENT
+            assert all(1.0 < value < 200.0 for value in row["scores"].values())
