@@ -1,9 +1,10 @@
 """`fuseprompt datasets`: what a dataset needs, where people get it, whether it is complete."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
@@ -14,7 +15,6 @@ from fuseprompt.tasks.kinds import (
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.datasets import Source
-    from fuseprompt.evaluation.datasets.read import Check
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def run(options: Options) -> int:
         raise UsageError(f"--root: of which dataset? Name one of {', '.join(NAMES)}.")
     check = check_dataset(name, root, split=options.split, sentiment=options.sentiment)
     if output.json:
-        print(json.dumps({**asdict(check), "complete": check.is_complete}))
+        print(json.dumps(check))
     else:
         _print_check(check, root, quiet=output.quiet)
-    return 0 if check.is_complete else 1
+    return 0 if check["complete"] else 1
 
 
 def _print_source(name: str, source: "Source") -> None:
@@ -84,22 +84,22 @@ def _print_source(name: str, source: "Source") -> None:
     print()
 
 
-def _print_check(check: "Check", root: Path, *, quiet: bool) -> None:
+def _print_check(check: Mapping[str, Any], root: Path, *, quiet: bool) -> None:
     if not quiet:
         sentiments, domains = (
             f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})" * bool(counts)
-            for counts in (check.by_sentiment, check.by_domain)
+            for counts in (check["by_sentiment"], check["by_domain"])
         )
-        print(f"{check.dataset}, split {check.split}, in {root}")
-        print(f"  images       {check.images:,}{domains}")
-        print(f"  captions     {check.references:,} by people")
-        print(f"  to write     {check.captions_to_write:,}{sentiments}")
-        print(f"  fingerprint  {check.fingerprint[:16]}")
-    if check.missing:
-        more = ", ..." if check.missing > len(check.first_missing) else ""
-        listed = ", ".join(check.first_missing)
-        print(f"  {check.missing:,} images are missing or empty: {listed}{more}")
-    for note in check.notes:
+        print(f"{check['dataset']}, split {check['split']}, in {root}")
+        print(f"  images       {check['images']:,}{domains}")
+        print(f"  captions     {check['references']:,} by people")
+        print(f"  to write     {check['captions_to_write']:,}{sentiments}")
+        print(f"  fingerprint  {check['fingerprint'][:16]}")
+    if missing := check["missing"]:
+        more = ", ..." if missing > len(check["first_missing"]) else ""
+        listed = ", ".join(check["first_missing"])
+        print(f"  {missing:,} images are missing or empty: {listed}{more}")
+    for note in check["notes"]:
         print(f"  {note}")
-    if check.is_complete and not quiet:
+    if check["complete"] and not quiet:
         print("  complete")

@@ -3,10 +3,10 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final
 
 from fuseprompt.errors import DatasetError, ImageError
 from fuseprompt.evaluation.datasets.base import (
@@ -58,49 +58,30 @@ def find_source(name: str) -> Source:
     return SOURCES[_known(name, NAMES, "dataset")]
 
 
-@final
-@dataclass(frozen=True)
-class Check:
-    """The content of a dataset's folder: counts, images missing or empty, and notes on it."""
-
-    dataset: str
-    split: str
-    captions_to_write: int  # One for each sentiment of an image.
-    images: int
-    references: int
-    by_sentiment: Mapping[str, int]
-    by_domain: Mapping[str, int]
-    missing: int
-    first_missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    fingerprint: str
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every image is there and nothing differs from what was published."""
-        return not (self.missing or self.notes)
-
-
 def check_dataset(
     name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
-) -> Check:
-    """Read a dataset as `read_dataset` does, and look for its images."""
+) -> dict[str, Any]:
+    """Return what is in a dataset's folder, read as `read_dataset` does, as JSON has it.
+
+    It is complete if every image is there and nothing differs from what was published.
+    """
     dataset = read_dataset(name, root, split=split, sentiment=sentiment)
     images = {item.id: item.image for item in dataset.items}
     missing = [str(image) for image in images.values() if not _has_content(image)]
-    return Check(
-        dataset=name,
-        split=dataset.split,
-        captions_to_write=len(dataset.items),
-        images=len(images),
-        references=sum(len(item.references) for item in dataset.items),
-        by_sentiment=_counted(item.sentiment for item in dataset.items),
-        by_domain=_counted(item.domain for item in dataset.items),
-        missing=len(missing),
-        first_missing=tuple(missing[:3]),
-        notes=dataset.notes,
-        fingerprint=dataset.fingerprint,
-    )
+    return {
+        "dataset": name,
+        "split": dataset.split,
+        "captions_to_write": len(dataset.items),  # One for each sentiment of an image.
+        "images": len(images),
+        "references": sum(len(item.references) for item in dataset.items),
+        "by_sentiment": _counted(item.sentiment for item in dataset.items),
+        "by_domain": _counted(item.domain for item in dataset.items),
+        "missing": len(missing),
+        "first_missing": missing[:3],
+        "notes": dataset.notes,
+        "fingerprint": dataset.fingerprint,
+        "complete": not (missing or dataset.notes),
+    }
 
 
 def _counted(values: Iterable[str]) -> dict[str, int]:
