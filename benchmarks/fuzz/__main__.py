@@ -12,7 +12,6 @@ The models are tiny, with random weights, and everything runs in this process.
 
 import argparse
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -277,8 +276,7 @@ def _prepare(inputs: Inputs) -> tuple[str, ...]:
         entries = {}
         for name, folder in {"lm": "lm", "sentiment": "tone"}.items():
             place = shutil.copytree(inputs.models / folder, manifest.models_dir() / name)
-            files = {f.name: _entry(f) for f in sorted(place.iterdir())}
-            entries[name] = manifest.PreparedModel(manifest.recipe_digest(name), files)
+            entries[name] = manifest.make_entry(name, place)
         manifest.write_manifest(entries)
         models.mkdir()
         inputs.models_file(models, image_text=str(inputs.models / "clip"), **ids)
@@ -286,11 +284,6 @@ def _prepare(inputs: Inputs) -> tuple[str, ...]:
         assert outcome.code == 0, outcome
         inputs.text = outcome.records[0]["text"]
     return argv
-
-
-def _entry(file: Path) -> manifest.PreparedFile:
-    data = file.read_bytes()
-    return manifest.PreparedFile(len(data), hashlib.sha256(data).hexdigest())
 
 
 KINDS: dict[str, Callable[[Inputs, Path, random.Random], tuple[str, str, Ending]]] = {

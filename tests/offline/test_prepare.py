@@ -227,5 +227,5 @@ def test_quiet_is_silent(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.offline
 def test_the_room_that_is_asked_for_holds_for_the_real_models() -> None:
-    kept = sum(entry.size for entry in offline.read_manifest().values())
+    kept = sum(entry["size"] for entry in offline.read_manifest().values())
     assert 0.98 * prepare._KEPT < kept / 1e6 <= prepare._KEPT

@@ -74,7 +74,7 @@ def examine() -> dict[str, Any]:
     configuration = ModelSettings().models
     faults = {name: find_fault(name, afresh=True) for name in RECIPES}
     offline = [
-        _state(f"offline:{name}", 0 if fault else read_manifest()[name].size, fault or "")
+        _state(f"offline:{name}", 0 if fault else read_manifest()[name]["size"], fault or "")
         for name, fault in faults.items()
     ]
     found = {f"word table of offline:{name}": find_table(name) for name in SECONDARIES}

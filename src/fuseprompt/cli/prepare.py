@@ -57,7 +57,7 @@ def prepare(
                     "FUSEPROMPT_CACHE to a folder that you may write to."
                 ) from None
             bar.advance()
-    size = sum(entry.size for entry in read_manifest().values())
+    size = sum(entry["size"] for entry in read_manifest().values())
     if as_json:
         facts = {"folder": str(done.folder), "made": done.made, "bytes": size}
         print(json.dumps({**facts, "seconds": round(done.seconds, 2)}))

@@ -7,10 +7,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fuseprompt.cache import cache_dir, read_note, write_atomically, write_note
 from fuseprompt.errors import MissingModelError, PrepareError
@@ -51,27 +51,6 @@ RECIPES: Final[Mapping[str, Recipe]] = {
 OFFLINE_IDS: Final = tuple(f"offline:{name}" for name in RECIPES)
 
 
-@dataclass(frozen=True)
-class PreparedFile:
-    """Bytes and hexadecimal digest of one file."""
-
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class PreparedModel:
-    """One offline model: `recipe_digest` at the time it was made, and its files by name."""
-
-    digest: str
-    files: Mapping[str, PreparedFile]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files together."""
-        return sum(file.size for file in self.files.values())
-
-
 def models_dir() -> Path:
     """Return the folder of the offline models. It may not exist."""
     return cache_dir() / f"offline-v{FORMAT_VERSION}"
@@ -100,16 +79,16 @@ def find_fault(name: str, *, afresh: bool = False) -> str | None:
     entry = read_manifest().get(name)
     if entry is None:
         return f"is not prepared on this machine (looked in {models_dir()})"
-    if entry.digest != recipe_digest(name):
+    if entry["digest"] != recipe_digest(name):
         return "was prepared by another version of fuseprompt"
-    for file, expected in entry.files.items():
+    for file, expected in entry["files"].items():
         path = models_dir() / name / file
         try:
             size = path.stat().st_size
-            if size != expected.size:
-                return f"is damaged: {path} has {size} bytes, expected {expected.size}"
-            if (found := _sha256(path, afresh=afresh)) != expected.sha256:
-                return f"is damaged: {path} has sha256 {found}, expected {expected.sha256}"
+            if size != expected["size"]:
+                return f"is damaged: {path} has {size} bytes, expected {expected['size']}"
+            if (found := _sha256(path, afresh=afresh)) != expected["sha256"]:
+                return f"is damaged: {path} has sha256 {found}, expected {expected['sha256']}"
         except FileNotFoundError:
             return f"is damaged: {path} is missing"
         except OSError as error:
@@ -134,27 +113,41 @@ def _sha256(path: Path, *, afresh: bool) -> str:
     return digest
 
 
-def read_manifest() -> dict[str, PreparedModel]:
-    """Return what was prepared; nothing, so that `prepare` starts anew, if it cannot be read."""
+def make_entry(name: str, folder: Path) -> dict[str, Any]:
+    """Return what the manifest has of a model: a digest of its recipe, and its files."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.name] = {"size": path.stat().st_size, "sha256": digest}
+    return {"digest": recipe_digest(name), "files": files}
+
+
+def read_manifest() -> dict[str, dict[str, Any]]:
+    """Return what was prepared, as `make_entry` makes it, with the `size` of all files together.
+
+    Nothing, so that `prepare` starts anew, if it cannot be read.
+    """
     try:
         data = json.loads((models_dir() / MANIFEST).read_text(encoding="utf-8"))
         if data["format_version"] != FORMAT_VERSION:
             return {}
         return {
-            name: PreparedModel(
-                digest=entry["digest"],
-                files={file: PreparedFile(**info) for file, info in entry["files"].items()},
-            )
+            name: {
+                "digest": str(entry["digest"]),
+                "files": {n: {k: f[k] for k in ("size", "sha256")} for n, f in files.items()},
+                "size": sum(file["size"] for file in files.values()),
+            }
             for name, entry in data["models"].items()
+            for files in [entry["files"]]
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def write_manifest(entries: Mapping[str, PreparedModel]) -> None:
+def write_manifest(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace what `read_manifest` reads, in one step."""
-    models = {name: asdict(entry) for name, entry in entries.items()}
-    data = {"format_version": FORMAT_VERSION, "models": models}
+    data = {"format_version": FORMAT_VERSION, "models": entries}
     write_atomically(models_dir() / MANIFEST, json.dumps(data, indent=2))
 
 

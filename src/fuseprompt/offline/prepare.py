@@ -5,7 +5,6 @@ run that dies leaves no half model; the next one removes its rubbish. A lock adm
 """
 
 import errno
-import hashlib
 import os
 import re
 import shlex
@@ -93,12 +92,9 @@ def _make(names: Sequence[str], *, quiet: bool) -> None:
 
 def _put_in_place(name: str, made: Path, *, rubbish: Path) -> None:
     """Move a finished folder to its place; the manifest never names a folder that is not whole."""
-    files: dict[str, manifest.PreparedFile] = {}
-    for path in sorted(made.iterdir()):
+    for path in made.iterdir():
         path.chmod(0o644)  # safetensors writes for the owner alone; a cache may be shared.
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name] = manifest.PreparedFile(path.stat().st_size, digest)
+    entry = manifest.make_entry(name, made)
     entries = manifest.read_manifest()
     place = models_dir() / name
     if entries.pop(name, None) is not None:
@@ -106,7 +102,6 @@ def _put_in_place(name: str, made: Path, *, rubbish: Path) -> None:
     if place.exists():
         place.rename(rubbish)
     made.rename(place)
-    entry = manifest.PreparedModel(manifest.recipe_digest(name), files)
     manifest.write_manifest(entries | {name: entry})
 
 
