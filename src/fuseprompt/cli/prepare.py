@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +39,12 @@ def prepare(
     secondaries: Sequence[str] = tables.SECONDARIES,
 ) -> None:
     """Make what is missing, and the word tables of these secondaries, 20 s each."""
-    from fuseprompt.offline.manifest import read_manifest
+    from fuseprompt.offline.manifest import models_dir, read_manifest
     from fuseprompt.offline.prepare import prepare_models
 
-    done = prepare_models(force=force, quiet=quiet)
+    started = time.monotonic()
+    made = prepare_models(force=force, quiet=quiet)
+    seconds = time.monotonic() - started
     if missing := [name for name in secondaries if tables.find_table(name) is None]:
         from fuseprompt.models.hub import silence_libraries
 
@@ -59,8 +62,8 @@ def prepare(
             bar.advance()
     size = sum(entry["size"] for entry in read_manifest().values())
     if as_json:
-        facts = {"folder": str(done.folder), "made": done.made, "bytes": size}
-        print(json.dumps({**facts, "seconds": round(done.seconds, 2)}))
+        facts = {"folder": str(models_dir()), "made": made, "bytes": size}
+        print(json.dumps({**facts, "seconds": round(seconds, 2)}))
     elif not quiet:
-        state = f"prepared in {done.seconds:.0f} s" if done.made else "ready"
-        print(f"Offline models {state}: {size / 1e6:.0f} MB in {done.folder}", file=sys.stderr)
+        state = f"prepared in {seconds:.0f} s" if made else "ready"
+        print(f"Offline models {state}: {size / 1e6:.0f} MB in {models_dir()}", file=sys.stderr)

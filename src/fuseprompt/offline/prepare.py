@@ -12,10 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -33,18 +31,8 @@ _TEMPORARY = "making-"
 _DOWNLOADED, _KEPT, _PEAK = 195, 871, 1262
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What a preparation did: names of the models made now, in order, and wall time in seconds."""
-
-    folder: Path
-    made: tuple[str, ...]
-    seconds: float
-
-
-def prepare_models(*, force: bool = False, quiet: bool = False) -> Prepared:
-    """Make every offline model that is missing, damaged or of another version (`force`: all)."""
-    begun = time.monotonic()
+def prepare_models(*, force: bool = False, quiet: bool = False) -> list[str]:
+    """Make and name each offline model that is missing, damaged or outdated (`force`: all)."""
     made: list[str] = []
     try:
         if force or find_stale():
@@ -62,7 +50,7 @@ def prepare_models(*, force: bool = False, quiet: bool = False) -> Prepared:
         if (fault := _disk_fault(error)) is None:
             raise
         raise PrepareError(fault) from None
-    return Prepared(folder=models_dir(), made=tuple(made), seconds=time.monotonic() - begun)
+    return made
 
 
 def _make(names: Sequence[str], *, quiet: bool) -> None:
