@@ -89,6 +89,29 @@ def test_the_history_counts_steps_and_evaluations(results: list[Result]) -> None
         assert result.loss <= min([*pooled, float("inf")]) + 1e-5
 
 
+@pytest.mark.parametrize("template", ['A "{}"', "{}\n", "{}?"])
+def test_a_template_that_goes_on_ends_a_text_without_a_full_stop(template: str) -> None:
+    asked = [replace(problem, template=template) for problem in problems()]
+    bound = objective().bind(asked)
+    for i, result in enumerate(minimize(objective(), method(), asked)):
+        assert result.finished
+        for one in (result, *result.alternatives):
+            assert one.text[-1] not in ".!?"
+            (exact,) = bound.evaluate([one.text], [i])
+            assert abs(one.loss - exact.loss) <= 1e-5 * max(1.0, abs(exact.loss))
+    dear = minimize(objective(), method(max_end_nats=0.01), asked)
+    assert not any(result.finished or result.alternatives for result in dear)
+
+
+def test_texts_with_and_without_a_template_are_searched_together() -> None:
+    plain, *others = problems()
+    mixed = [plain, *(replace(problem, template="{}\n") for problem in others)]
+    for together, problem in zip(minimize(objective(), method(), mixed), mixed, strict=True):
+        (alone,) = minimize(objective(), method(), problem)
+        assert (together.text, together.finished) == (alone.text, alone.finished)
+        assert together.loss == pytest.approx(alone.loss, rel=1e-5)
+
+
 @pytest.mark.parametrize("prefix", [PREFIX, ""])
 def test_the_loss_of_an_active_is_exact_too(prefix: str) -> None:
     bound = objective().bind([Problem(p.id, p.targets, prefix) for p in problems()])

@@ -78,6 +78,14 @@ def test_texts_that_do_not_end_as_sentences_are_found_too() -> None:
         assert found.finished == ended
 
 
+def test_every_text_is_finished_where_a_template_goes_on() -> None:
+    asked = [replace(problem, template="{}\n") for problem in problems()]
+    for result in minimize(objective(), LocalSearch(steps=3), asked):
+        assert result.finished
+        losses = [one.loss for one in (result, *result.alternatives)]
+        assert losses == sorted(losses)
+
+
 def test_one_problem_is_searched_like_many(results: list[Result]) -> None:
     for problem, together in zip(started(), results, strict=True):
         (alone,) = minimize(objective(), search(), problem)

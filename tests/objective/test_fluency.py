@@ -40,6 +40,25 @@ def test_it_is_the_labels_loss_with_the_prefix_masked_and_the_end_counted() -> N
         assert abs(score - by_hand(text, PREFIX)) < 1e-5 * max(1, score)
 
 
+@pytest.mark.parametrize("model", [gpt2(), llama()], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("prefix", ["", "An image of"])
+def test_what_texts_of_a_template_share_is_read_once(model: CausalLM, prefix: str) -> None:
+    before = "A man is walking along the beach with a dog and a cat, and people are there"
+    texts = [*TEXTS, "An image of", "An image of a dog on the beach"]
+    asked = [Problem("0", prefix=prefix, template=before + end) for end in (" {}\n", " {}.", "{}")]
+    problems, every = [p for p in asked for _ in texts], texts * len(asked)
+    together = Fluency(model).evaluate(every, problems)
+    for text, problem, score in zip(every, problems, together, strict=True):
+        (alone,) = Fluency(model).evaluate([text], [problem])
+        assert score == pytest.approx(alone, rel=1e-5)
+    rows = model.tokenizer.encode_batch([before + text for text in TEXTS])
+    count = len(model.tokenizer.encode(before))
+    past, known = model._read_shared(rows, [count] * len(rows))
+    assert known == len(model.begin_ids) + count - 1
+    assert past[0][0].shape[2] == known
+    assert model._read_shared(rows, [0] * len(rows)) == ((), 0)
+
+
 def test_without_prefix_and_bos_the_first_token_is_not_scored() -> None:
     (score,) = Fluency(gpt2()).evaluate(["A cat sleeps."], [Problem("")])
     assert abs(score - by_hand("A cat sleeps.", "")) < 1e-5 * max(1, score)

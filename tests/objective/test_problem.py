@@ -10,6 +10,7 @@ from fuseprompt.objective.problem import (
     Forbid,
     MaxChanged,
     MaxWords,
+    NoRepeats,
     Problem,
     Require,
     word_changes,
@@ -99,6 +100,24 @@ CHANGES = [
     ("A quick brown old fox leaps", [(0, "the", "a"), (3, "", "old"), (4, "jumps", "leaps")]),
     ("", [(0, "the quick brown fox jumps", "")]),
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("a dog", 0),
+        ("The dog is a pet Dog.", 1),
+        ("dogs and a dog, and dogs", 2),
+        ("the man in the van with the man", 1),
+        ("An image of an image", 0),
+        ("An image of an image, image", 1),
+        ("a a a", 0),
+    ],
+)
+def test_a_word_that_is_said_again_is_counted(text: str, more: int) -> None:
+    problem = Problem("0", prefix="An image of" if text.startswith("An image") else "")
+    assert NoRepeats().missing(text, problem) == more
+    assert NoRepeats().allows(text, problem) is (more == 0)
 
 
 @pytest.mark.parametrize(("new", "changes"), CHANGES)

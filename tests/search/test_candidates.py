@@ -81,6 +81,14 @@ def test_a_ban_makes_room_for_the_next() -> None:
     assert banned[:3] == free[1:]
 
 
+def test_a_text_that_may_not_grow_is_not_tried_with_every_token() -> None:
+    asked: list[str] = []
+    scores = torch.arange(TOKENIZER.vocab_size, dtype=torch.float32)[None]
+    found = chosen(beams_of("a dog"), scores, 1, allows=lambda text, _: bool(asked.append(text)))
+    assert len(found) == 0
+    assert len(set(asked)) <= 64 < TOKENIZER.vocab_size
+
+
 @pytest.mark.parametrize("width", [1, 7, 40, 10_000])
 @pytest.mark.parametrize("banned", ["", "s"])
 def test_candidates_are_those_of_the_plain_rule(width: int, banned: str) -> None:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -28,6 +29,9 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 #: Tokens in one forward pass of `nll`, which keeps the logits of all of them (a vocabulary each).
 TOKENS_PER_PASS = 1024
+
+#: Tokens that all texts of `nll` must begin with to be read once for all.
+_FEWEST_SHARED = 16
 
 #: What families and releases call the argument that takes a cache object.
 CACHE_KEYWORDS = ("cache", "past_key_values")
@@ -309,6 +313,7 @@ class CausalLM(PretrainedModel):
         Texts come without special tokens, results in nats.
         """
         num_begin = len(self.begin_ids)
+        past, known = self._read_shared(token_ids, num_given)
         results: list[Tensor | None] = [None] * len(token_ids)
         by_length: dict[int, list[int]] = {}
         for i, row in enumerate(token_ids):
@@ -318,17 +323,33 @@ class CausalLM(PretrainedModel):
             def compute(chunk: Tensor) -> tuple[Tensor, Tensor]:
                 own = torch.tensor([list(token_ids[i]) for i in chunk.tolist()], dtype=torch.long)
                 ids = self._begin(own).to(self.device)
-                logits = self.module(input_ids=ids).logits
-                log_probs = torch.log_softmax(logits.float(), dim=-1)
-                follows = -log_probs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]  # (b, s - 1)
+                if known:
+                    copies = (len(ids), -1, -1, -1)
+                    same = tuple((k.expand(copies), v.expand(copies)) for k, v in past)
+                    log_probs, _ = self.read_from(ids[:, known:], same)
+                else:
+                    log_probs = torch.log_softmax(self.module(input_ids=ids).logits.float(), dim=-1)
+                follows = -log_probs[:, :-1].gather(-1, ids[:, known + 1 :, None])[..., 0]
                 ends = log_probs[:, -1][:, self.end_ids.to(self.device)]
                 return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
 
             for chunk, (follows, end) in self._nll_size.run(torch.tensor(alike), length, compute):
                 for j, i in enumerate(chunk.tolist()):
                     first = max(num_begin + num_given[i], 1)
-                    results[i] = torch.cat([follows[j, first - 1 :], end[j : j + 1]])
+                    results[i] = torch.cat([follows[j, first - 1 - known :], end[j : j + 1]])
         return [r for r in results if r is not None]
+
+    def _read_shared(
+        self, token_ids: Sequence[Sequence[int]], num_given: Sequence[int]
+    ) -> tuple[KeyValues, int]:
+        """Return keys and values of what all rows begin with and no likelihood is asked of."""
+        alike = takewhile(lambda column: len(set(column)) == 1, zip(*token_ids, strict=False))
+        shared = sum(1 for _ in alike)
+        known = len(self.begin_ids) + min(shared, min(num_given, default=0) - 1)
+        if len(token_ids) < 2 or known < _FEWEST_SHARED or not self.can_continue:
+            return (), 0
+        ids = self._begin(torch.tensor([list(token_ids[0])]))[:, :known]
+        return self.continue_from(ids, None)[1], known
 
     def _begin(self, token_ids: Int[Tensor, "b s"]) -> Int[Tensor, "b t"]:
         lengths = torch.full((len(token_ids),), token_ids.shape[1])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 from fuseprompt.errors import ProblemError
 
@@ -23,7 +23,8 @@ class Problem:
         start: The text, prefix included, that a method begins with. AutoDAN appends to it, its
             sentence end aside. By default it is the prefix, and methods that edit draw a text.
         template: What stands around the text for the primary, "{}" in place of the text: it is
-            read and not scored, and what follows there is the end of the text.
+            read and not scored, and what follows there is the end of the text, which then needs no
+            full stop.
         seed: Made of the search's seed and of `id` by default.
     """
 
@@ -66,6 +67,10 @@ class Constraint(Protocol):
 
     def wanted(self, text: str, problem: Problem) -> list[str]:
         """Return texts that should be proposed next, such as " dog"."""
+
+
+#: Words that a text may say twice.
+_LITTLE: Final = frozenset({"the", "and", "for", "with", "from", "that", "his", "her", "its"})
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -117,6 +122,18 @@ class MaxWords(_Ban):
     def missing(self, text: str, problem: Problem) -> float:
         """Return how many words the text has more."""
         return float(max(0, len(text.removeprefix(problem.prefix).split()) - self.count))
+
+
+@final
+@dataclass(frozen=True)
+class NoRepeats(_Ban):
+    """No word of three letters or more twice after the prefix, in any case, little ones aside."""
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many words are said again."""
+        words = list_words(text.removeprefix(problem.prefix))
+        long = [word.removesuffix("s") for word in words if len(word) > 2 and word not in _LITTLE]
+        return float(len(long) - len(set(long)))
 
 
 @final

@@ -42,13 +42,13 @@ class ImageText:
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the mean of the normalised features of the pictures."""
-        several = isinstance(target, list | tuple) and not _is_vector(target)
+        several = isinstance(target, list | tuple) and not is_vector(target)
         pictures = list(target) if several else [target]
         if not pictures:
             raise ProblemError(
                 f"Term {self.name!r}: got an empty list, expected a picture or several."
             )
-        vectors = [_direction(self, p) if _is_vector(p) else None for p in pictures]
+        vectors = [_direction(self, p) if is_vector(p) else None for p in pictures]
         images = [open_image(p) for p, v in zip(pictures, vectors, strict=True) if v is None]
         seen = iter(self.model.image_features(images).cpu()) if images else iter(())
         # Not normalised again: the loss is then exactly the mean over the pictures.
@@ -78,7 +78,7 @@ class TextSimilarity:
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the normalised features of the text, or the direction of the vector."""
-        return _direction(self, target) if _is_vector(target) else _read_texts(self, [target])[0]
+        return _direction(self, target) if is_vector(target) else _read_texts(self, [target])[0]
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -183,7 +183,8 @@ class Contrast:
                 f'Term {self.name!r}: "to" and "from" need a member each, got '
                 f"{[len(group) for group in groups]} members."
             )
-        return torch.cat([self._features(group).mean(dim=0) for group in groups])
+        width = count_outputs(self.model)
+        return torch.cat([self._features(group, width).mean(dim=0) for group in groups])
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]
@@ -205,7 +206,7 @@ class Contrast:
         logits = logits.masked_fill((directions == -1.0).all(dim=-1), -float("inf"))
         return logits.logsumexp(dim=-1) - logits[:, 0]
 
-    def _features(self, members: Sequence[Any]) -> Float[Tensor, "n o"]:
+    def _features(self, members: Sequence[Any], width: int) -> Float[Tensor, "n o"]:
         """Return the normalised features of each member; texts are read together."""
         texts = [m for m in members if isinstance(m, str)]
         if files := [text for text in texts if os.path.isfile(text)]:
@@ -218,8 +219,8 @@ class Contrast:
         for member in members:
             if isinstance(member, str):
                 rows.append(next(read))
-            elif _is_vector(member):
-                rows.append(_direction(self, member))
+            elif is_vector(member):
+                rows.append(_direction(self, member, width))
             elif isinstance(self.model, ImageTextModel):
                 rows.append(self.model.image_features([open_image(member)])[0].cpu())
             else:
@@ -230,7 +231,7 @@ class Contrast:
         return torch.stack(rows)
 
 
-def _is_vector(target: Any) -> bool:
+def is_vector(target: Any) -> bool:
     """Return whether a target is numbers in a row."""
     if isinstance(target, Tensor | np.ndarray):
         return target.ndim == 1
@@ -241,13 +242,16 @@ def _is_several(target: Any) -> bool:
     """Return whether a target is a list or the rows of a tensor; an array may be a picture."""
     if isinstance(target, Tensor):
         return target.ndim > 1
-    return isinstance(target, list | tuple) and not _is_vector(target)
+    return isinstance(target, list | tuple) and not is_vector(target)
 
 
-def _direction(term: ImageText | TextSimilarity | Contrast, target: Any) -> Float[Tensor, " o"]:
-    """Return a vector of a model's outputs with length 1."""
+def _direction(
+    term: ImageText | TextSimilarity | Contrast, target: Any, width: int | None = None
+) -> Float[Tensor, " o"]:
+    """Return a vector of a model's outputs, `width` numbers, with length 1."""
     vector = torch.as_tensor(target, dtype=torch.float32).detach().cpu()
-    width, length = count_outputs(term.model), float(vector.norm())
+    width = count_outputs(term.model) if width is None else width
+    length = float(vector.norm())
     if len(vector) != width or not 0.0 < length < float("inf"):
         raise ProblemError(
             f"Term {term.name!r}: got a vector of {len(vector)} numbers and length {length:g}; the "
@@ -330,7 +334,12 @@ class Fluency:
         rows = [[*b, *own, *a[:1]] for b, own, a in zip(left, ids, right, strict=True)]
         longest = max(map(len, rows), default=0) + self.model.tokenizer.num_special
         check_length(longest, self.model.max_length, self.model.name)
-        nll = self.model.nll(rows, [len(b) + len(g) for b, g in zip(left, given, strict=True)])
+        nll: list[Tensor] = [torch.empty(0)] * len(rows)
+        for before in dict.fromkeys(map(tuple, left)):  # Texts of one template are read together.
+            same = [i for i, ids in enumerate(left) if tuple(ids) == before]
+            counted = [len(before) + len(given[i]) for i in same]
+            for i, one in zip(same, self.model.nll([rows[i] for i in same], counted), strict=True):
+                nll[i] = one
         # What follows in the template stands for the end of the text.
         ended = zip(nll, right, strict=True)
         return [(each[:-1] if after else each).double() for each, after in ended]

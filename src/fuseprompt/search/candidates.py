@@ -5,7 +5,7 @@ A text is the result, so it must encode back to exactly the ids that were chosen
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +16,9 @@ from fuseprompt.proposals.base import Positions, Proposal, Scorer
 from fuseprompt.search.hypotheses import Candidates, Hypotheses, extended_ids, tie_ranks
 from fuseprompt.text.token_classes import TokenClasses
 from fuseprompt.text.tokenizer import Tokenizer
+
+#: Tokens that are tried for each one that is wanted, at most.
+_MOST_ASKED: Final = 64
 
 
 @final
@@ -149,7 +152,8 @@ def choose(
         kept[rows, ranks] = good
         # Behind the last finite score there is nothing.
         enough = (kept.sum(dim=1) >= width) | ~may[:, -1]
-        if enough.all() or best.shape[1] == scores.shape[1]:
+        # Where a constraint leaves no word (the text is full) a search of all tokens finds none.
+        if enough.all() or best.shape[1] == scores.shape[1] or asked >= _MOST_ASKED * width:
             break
         asked *= 2
     kept &= kept.cumsum(dim=1) <= width

@@ -104,12 +104,13 @@ class EditState:
     def found(self) -> list[Found]:
         """Return the best texts of each problem; no result is worse than what it began with."""
         result = []
-        for problem in self.problems:
+        for problem, (_, after) in zip(self.problems, self.editor.bound.around, strict=True):
             # Finished texts win by a margin, which must not make a result worse than the start.
             begun, best = problem.begun, problem.best
-            if not begun.text.endswith(SENTENCE_ENDS):
+            ends = ("",) if after else SENTENCE_ENDS  # A template that goes on ends any text.
+            if not begun.text.endswith(ends):
                 best = tuple(one for one in best if not begun.is_better(one))
-            ended = tuple(one.text for one in best if one.text.endswith(SENTENCE_ENDS))
+            ended = tuple(one.text for one in best if one.text.endswith(ends))
             active = tuple(one.text for one in best if one.text not in ended)
             result.append(Found(ended, active, problem.history))
         return result

@@ -52,22 +52,29 @@ def finish_sentences(
 ) -> list[list[Finished]]:
     """Return the finished hypotheses of each problem, best first, with those that may end here.
 
-    Only those count that meet all constraints and bounds.
+    Only those count that meet all constraints and bounds. Where a template goes on after the text
+    it is this that ends it, and nothing is appended.
     """
     # `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, so
     # that the language model predicts only the end of the text: once per sentence.
-    ended = _close(active, log_probs, classes, max_nats)
-    places = zip(ended.texts, ended.problems.tolist(), strict=True)
-    kept = [i for i, (text, problem) in enumerate(places) if bound.is_complete(text, problem)]
+    problems = active.problems.tolist()
+    alone = [i for i, problem in enumerate(problems) if not bound.around[problem][1]]
+    nll = bound.end_nll(log_probs, problems)
+    may = ((nll <= max_nats) & (active.num_chosen > 0)).tolist()
+    here = [i for i in range(len(active)) if may[i] and i not in set(alone)]
+    closed = _close(active[alone], log_probs[alone], classes, max_nats)
     found = [set(known) for known in finished]
-    if kept:
-        ended = ended[kept]
-        problems = ended.problems.tolist()
-        after = next_log_probs(bound, ended, keep="")
-        total = ended.nll_sum + bound.end_nll(after, problems)
+    for some, likely in ((closed, None), (active[here], log_probs[here])):
+        places = zip(some.texts, some.problems.tolist(), strict=True)
+        kept = [i for i, (text, problem) in enumerate(places) if bound.is_complete(text, problem)]
+        if not kept:
+            continue
+        ended, numbers = some[kept], some.problems[kept].tolist()
+        after = next_log_probs(bound, ended, keep="") if likely is None else likely[kept]
+        total = ended.nll_sum + bound.end_nll(after, numbers)
         fluency = bound.objective.fluency.reduce(total, ended.num_chosen + 1)
-        exact = bound.evaluate(ended.texts, problems, fluency=fluency.tolist())
-        for text, problem, losses in zip(ended.texts, problems, exact, strict=True):
+        exact = bound.evaluate(ended.texts, numbers, fluency=fluency.tolist())
+        for text, problem, losses in zip(ended.texts, numbers, exact, strict=True):
             if not losses.violation:
                 found[problem].add(Finished(losses.loss, text, losses))
     ordered = []

@@ -119,6 +119,22 @@ class JobSettings:
 
 
 @dataclass(frozen=True)
+class NameSettings(JobSettings):
+    """Settings of the names of groups.
+
+    Attributes:
+        words: Most words of a label.
+        labels_per_group: Labels of each group, best first.
+        encoder: Model that compares labels with members, an id or a folder (default:
+            offline:image-text for pictures, else offline:sentence).
+    """
+
+    words: PositiveInt = 6
+    labels_per_group: PositiveInt = 1
+    encoder: ModelId | None = None
+
+
+@dataclass(frozen=True)
 class ModelSettings:
     """Models of a caption.
 

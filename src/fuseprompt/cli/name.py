@@ -1,0 +1,105 @@
+"""`fuseprompt name`: a label for each group of a file or folder, with how well it fits."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import record as shared_record
+from fuseprompt.tasks.kinds import Name
+from fuseprompt.tasks.settings import NameSettings
+
+if TYPE_CHECKING:
+    from fuseprompt.tasks.job import Failure
+    from fuseprompt.tasks.name import GroupName
+
+
+@dataclass(frozen=True)
+class Options:
+    """Name groups of texts, pictures or vectors: a label that fits one group and no other.
+
+    Attributes:
+        groups: CSV, TSV or JSONL file of texts; folder with a folder of pictures for each group; or
+            safetensors file with a tensor for each group, a vector in each row.
+        column: Column, or JSON key, of the texts.
+        group: Column, or JSON key, that says which group a text is in.
+    """
+
+    groups: Path = field(metadata={"argument": "GROUPS"})
+    settings: NameSettings
+    output: JobOutput
+    column: Name = "text"
+    group: Name = "group"
+
+
+def run(options: Options) -> int:
+    """Name the groups; return 1 if a group got no label."""
+    from fuseprompt.models.hub import silence_libraries
+    from fuseprompt.tasks.groups import read_groups
+    from fuseprompt.tasks.name import name
+
+    silence_libraries()
+    output = options.output
+    groups = read_groups(options.groups, column=options.column, group=options.group)
+    if groups.note:
+        output.note(groups.note)
+    with Report(output, len(groups.members), "groups", "Groups and their labels") as report:
+        results = name(
+            groups.members,
+            options.settings,
+            on_step=report.on_step,
+            on_progress=report.bar.make,
+        )
+        return report.print_all(_shown(results))
+
+
+def _shown(results: "Iterable[GroupName | Failure]") -> Iterator[Shown]:
+    from fuseprompt.tasks.job import Failure
+
+    for one in results:
+        if isinstance(one, Failure):
+            yield show_failure(one.item, one.error, "group")
+        else:
+            yield Shown(record(one), _readable(one), _card(one), last=one.rank == 1)
+
+
+def record(one: "GroupName") -> dict[str, Any]:
+    """Return the JSON object of a label."""
+    return {
+        "group": one.group,
+        "label": one.label,
+        "auroc": round(one.auroc, 4),
+        "auroc_nearest": round(one.auroc_nearest, 4),
+        "nearest": one.nearest,
+        "held_out": one.is_held_out,
+        "words": len(one.label.split()),
+        **shared_record(one.result),
+    }
+
+
+def _readable(one: "GroupName") -> str:
+    known = "" if one.is_held_out else " (of members that the search knew: the group is small)"
+    return (
+        f"{one.group}: {one.label}\n  tells its members from others {one.auroc:.0%} of the time, "
+        f"from the nearest group ({one.nearest}) {one.auroc_nearest:.0%}{known}"
+    )
+
+
+def _card(one: "GroupName") -> str:
+    from fuseprompt.evaluation.page import picture_url
+    from fuseprompt.models.images import open_image
+
+    members = ""
+    for member in one.members:
+        if isinstance(member, str):
+            members += f"<p>{escape(member)}</p>"
+        elif isinstance(member, Path):
+            url = picture_url(open_image(member), longest=240)
+            members += f'<img src="{url}" alt="{escape(str(member))}">'
+    facts = (
+        f"group {escape(one.group)}; AUROC {one.auroc:.3f}, against the nearest group "
+        f"({escape(one.nearest)}) {one.auroc_nearest:.3f}"
+    )
+    return f"<h2>{escape(one.label)}</h2><p>{facts}</p>{members}{describe_terms(one.result)}"

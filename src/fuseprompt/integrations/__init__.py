@@ -1,0 +1,1 @@
+"""Other libraries that our jobs plug into; each module needs its library."""
