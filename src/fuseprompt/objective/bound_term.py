@@ -4,7 +4,7 @@ A `BoundTerm` scores each distinct text once, and only from its last unchanged t
 model can. Fluency is no such term (`fuseprompt.objective.terms`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, final, runtime_checkable
@@ -18,6 +18,9 @@ from fuseprompt.models.base import TextModel
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.models.kv_cache import TowerCache
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable, distinct_rows, encode_whole
+
+#: Outputs of texts that a term remembers: enough for a step of sixteen problems.
+_MOST_OUTPUTS: Final = 4096
 
 #: Tokens that a secondary keeps free for the punctuation that closes a sentence.
 END_ROOM: Final = 2
@@ -187,13 +190,30 @@ class BoundTerm:
         fits = torch.nonzero(ids.lengths <= self.max_length).flatten()
         if not len(fits):
             return losses
-        short = PaddedIds(ids.ids[fits, : int(ids.lengths[fits].max())], ids.lengths[fits])
-        known = list(dict.fromkeys(origins))
-        number = {text: i for i, text in enumerate(known)}
-        rows = torch.tensor([number[origins[i]] for i in fits.tolist()])
-        outputs = self._outputs(short, known, rows)
-        losses[fits] = self.compare(outputs, problems[fits]).float().cpu()
+        first = {texts[i]: i for i in reversed(fits.tolist()) if texts[i] not in self.known}
+        outputs: dict[str, Tensor] = dict(self.known)
+        if first:
+            new = ids[torch.tensor([*first.values()])]
+            short = PaddedIds(new.ids[:, : int(new.lengths.max())], new.lengths)
+            begun = list(dict.fromkeys(origins))
+            number = {text: i for i, text in enumerate(begun)}
+            rows = torch.tensor([number[origins[i]] for i in first.values()])
+            outputs.update(zip(first, self._outputs(short, begun, rows), strict=True))
+            self.remember(outputs)
+        asked = torch.stack([outputs[texts[i]] for i in fits.tolist()])
+        losses[fits] = self.compare(asked, problems[fits]).float().cpu()
         return losses
+
+    @cached_property
+    def known(self) -> dict[str, Float[Tensor, " o"]]:
+        """The model's outputs for the last texts, those that were edited or that edits made."""
+        return {}
+
+    def remember(self, outputs: Mapping[str, Float[Tensor, " o"]]) -> None:
+        """Keep the last of these outputs."""
+        last = list(outputs.items())[-_MOST_OUTPUTS:]
+        self.known.clear()
+        self.known.update(last)
 
     @cached_property
     def prefixes(self) -> TowerCache | None:

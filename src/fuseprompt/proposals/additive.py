@@ -100,6 +100,16 @@ class _AdditiveScorer:
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the loss of each text's output moved by each word's row less the mean row."""
+        # Of all places between the words of a text one is computed.
+        pairs = zip(_texts(positions), positions.problems.tolist(), strict=True)
+        first: dict[tuple[str, int, int], int] = {}
+        keys = [(*pair, n) for pair, n in zip(pairs, positions.count_words(), strict=True)]
+        for i, key in enumerate(keys):
+            first.setdefault(key, i)
+        if len(first) < len(keys):
+            number = {key: i for i, key in enumerate(first)}
+            moved = self.word_initial(positions[list(first.values())], tokens)
+            return moved[torch.tensor([number[key] for key in keys], device=moved.device)]
         own, state = self._own_outputs(positions), self.state
         share = _SHARE_INITIAL * _shrinkage(positions, added=1).to(own.device)
         rows = state.words.row_of[tokens]
@@ -169,18 +179,21 @@ class _AdditiveScorer:
         return torch.stack(losses)
 
     def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
-        """Return the output of each text without a token at its position; texts once per step."""
-        texts = [a + b for a, b in zip(positions.left, positions.right, strict=True)]
-        unknown = sorted(set(texts) - set(self.outputs))
+        """Return the output of each text without a token at its position, if it is not known."""
+        texts, loss = _texts(positions), self.loss
+        known = loss.known if isinstance(loss, BoundTerm) else self.outputs
+        unknown = sorted(set(texts) - set(known))
+        outputs = dict(known)
         if unknown:
             ids = encode_whole(self.loss.model.tokenizer, unknown)
             with torch.no_grad():
-                outputs = self.loss.model.outputs(ids).float()
+                outputs.update(zip(unknown, loss.model.outputs(ids).float(), strict=True))
             self.reader.cost += len(unknown)
-            known = {text: self.outputs[text] for text in texts if text in self.outputs}
-            self.outputs.clear()
-            self.outputs.update(known, **dict(zip(unknown, outputs, strict=True)))
-        return torch.stack([self.outputs[text] for text in texts])
+            if isinstance(loss, BoundTerm):
+                loss.remember(outputs)
+            else:
+                self.outputs.update(outputs)
+        return torch.stack([outputs[text] for text in texts])
 
     def _losses(
         self,
@@ -218,6 +231,11 @@ class _AdditiveScorer:
             return losses[:, None] + s * across
         length = (own.square().sum(1)[:, None] + 2 * s * along + s**2 * self.state.squares).sqrt()
         return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
+
+
+def _texts(positions: Positions) -> list[str]:
+    """Return each text without a token at its position."""
+    return [a + b for a, b in zip(positions.left, positions.right, strict=True)]
 
 
 def _shrinkage(positions: Positions, *, added: int) -> Float[Tensor, " n"]:

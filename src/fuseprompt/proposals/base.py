@@ -47,6 +47,11 @@ class Positions:
         """Return the number of positions."""
         return len(self.left)
 
+    def __getitem__(self, index: list[int]) -> "Positions":
+        """Return the chosen positions."""
+        left, right = (tuple(texts[i] for i in index) for texts in (self.left, self.right))
+        return Positions(left, right, self.problems[index])
+
     def count_words(self) -> list[int]:
         """Return the white-space words of each text, without a token at its position."""
         pairs = zip(self.left, self.right, strict=True)

@@ -57,10 +57,11 @@ class EditState:
     def start(cls, bound: BoundObjective, proposal: Proposal, num_tokens: int) -> "EditState":
         """Return the state before the first step: starts, or random texts of so many tokens."""
         texts = begin_whole(bound, num_tokens)
-        exact = bound.evaluate(texts, range(len(texts)))
+        editor = Editor.start(bound, proposal)
+        exact = editor.read(texts, range(len(texts))).evaluate()
         begun = [Edited(text, losses) for text, losses in zip(texts, exact, strict=True)]
         problems = tuple(EditedProblem(one, one, (one,), visited=(one.text,)) for one in begun)
-        return cls(Editor.start(bound, proposal), problems)
+        return cls(editor, problems)
 
     @property
     def fast_path(self) -> float:

@@ -82,7 +82,8 @@ class Editor:
     @classmethod
     def start(cls, bound: BoundObjective, proposal: Proposal) -> "Editor":
         """Bind a proposal to all terms."""
-        return cls(bound, Proposer.start(bound, proposal))
+        # Of 16 tokens inside or behind each word none was better (docs/decisions.md).
+        return cls(bound, Proposer.start(bound, proposal, num_word_internal=4))
 
     def read(self, texts: Sequence[str], problems: Sequence[int]) -> "Edits":
         """Read texts, one or more of each problem, and predict what edits of them cost."""
@@ -130,6 +131,13 @@ class Edits:
             result.append(torch.cat([each, end]))
         return result
 
+    def evaluate(self) -> list[Evaluation]:
+        """Return the exact losses of the texts themselves."""
+        term, own = self.bound.objective.fluency, zip(self.nats, self._given, strict=True)
+        counted = (nats[given:] for nats, given in own)
+        values = [float(term.reduce(n.sum(), torch.tensor(len(n)))) for n in counted]
+        return self.bound.evaluate(self.texts, self.problems, fluency=values)
+
     @cached_property
     def _given(self) -> list[int]:
         """Tokens of each text that its fluency does not count."""
@@ -152,9 +160,8 @@ class Edits:
         """Expected fluency after each token at each place."""
         # What comes after the token is expected to cost what it costs now.
         term = self.bound.objective.fluency
-        rest = torch.zeros(len(self.places), dtype=torch.float64)
-        for i, p in enumerate(self.places):
-            rest[i] = self._nats_without(p.row, p.index, p.removed)
+        without = [self._nats_without(p.row, p.index, p.removed) for p in self.places]
+        rest = torch.tensor(without, dtype=torch.float64)
         counts = [len(self.nats[p.row]) - self._given[p.row] - p.removed + 1 for p in self.places]
         at = [(p.row, self._before[p.row] + p.index) for p in self.places]
         device = self._log_probs.device
@@ -180,10 +187,8 @@ class Edits:
         whole = [i for i, p in enumerate(self.places) if p.kind in WHOLE]
         if whole:
             positions = self._positions(whole)
-            moved = sum(
-                (w * s.word_initial(positions, initial).to(device) for w, s in terms),
-                torch.zeros(len(whole), len(initial), device=device),
-            )
+            none = torch.zeros(len(whole), len(initial), device=device)
+            moved = sum((w * s.word_initial(positions, initial).to(device) for w, s in terms), none)
             at = torch.tensor(whole, device=device)
             ids = initial.to(device)
             scores[at[:, None], ids] = expected[at[:, None], ids] + moved
@@ -219,7 +224,7 @@ class Edits:
         pieces = self.bound.objective.primary.tokenizer.token_texts
         pairs = list(zip(places.tolist(), tokens.tolist(), strict=True))
         texts = [self.places[i].left + pieces[t] + self.places[i].right for i, t in pairs]
-        rows = torch.tensor([self.places[i].row for i, _ in pairs], dtype=torch.long)
+        rows = torch.tensor([self.places[i].row for i, _ in pairs]).long()
         where = (places.to(self.scores.device), tokens.to(self.scores.device))
         found = Candidates(rows, tuple(texts), self._fluency[where].cpu(), self.scores[where].cpu())
         return self._keep(found)
