@@ -214,7 +214,8 @@ def test_a_problem_waits_until_its_finished_text_was_the_better_one_twice(
     pooled: list[float | None], waited: bool
 ) -> None:
     history = tuple(HistoryEntry(i, "", 2.0, p, 8) for i, p in enumerate(pooled))
-    assert has_waited(history) == waited
+    assert has_waited(history, AutoDAN().patience) == waited
+    assert not has_waited(history, 4)
 
 
 @pytest.mark.parametrize("ending_nats", [2.0, 5.0])

@@ -89,6 +89,45 @@ def test_the_gradient_is_autograds(name: str) -> None:
     torch.testing.assert_close(got, grad, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("pool", ["max", "last", "mean"])
+@pytest.mark.parametrize("name", MODELS)
+def test_many_texts_together_are_as_each_alone(name: str, pool: str) -> None:
+    model, module = (make() for make in MODELS[name])
+    states = HiddenStates(model, 0, pool=pool)
+    heads = ("two people are", "two people", "the", "a cat")
+    texts = tuple(f"{head} {tail}" for head in heads for tail in ("walking", "two", "a cat sleeps"))
+    ids = ids_of(model, texts * 4 + (() if name == "gpt2" else ("",)))
+    torch.testing.assert_close(states.outputs_of_many(ids), states.outputs(ids))
+    offsets, each = states.trace(texts[2])
+    with torch.no_grad():
+        torch.testing.assert_close(each, by_hand(model, module, texts[2], 0))
+    assert (offsets[0][0], offsets[-1][1], len(offsets)) == (0, len(texts[2]), len(each))
+
+
+def test_beginnings_that_texts_share_are_read_once() -> None:
+    states = HiddenStates(tiny.gpt2(), 1)
+    sizes = []
+    hook = (
+        tiny.gpt2_module()
+        .transformer.h[0]
+        .register_forward_hook(lambda _m, args, _o: sizes.append(args[0].shape[1]))
+    )
+    with hook:
+        states.outputs_of_many(ids_of(tiny.gpt2(), ("two people", "two people two", "two a")))
+    begun, whole = len(tiny.gpt2().begin_ids), tiny.gpt2().tokenizer.encode
+    assert sizes[-1] == begun + len(whole("two people two")) + len(whole("two a")) - len(
+        whole("two")
+    )
+
+
+def test_a_sum_of_units_is_a_target() -> None:
+    term = Activation(HiddenStates(tiny.gpt2(), 0))
+    outputs = term.model.outputs(ids_of(tiny.gpt2()))
+    target = term.encode_target({3: 0.5, 7: -2.0})
+    got = term.compare(outputs, target.expand(len(outputs), -1))
+    torch.testing.assert_close(got, -(0.5 * outputs[:, 3] - 2.0 * outputs[:, 7]))
+
+
 def test_a_language_model_reads_what_comes_before_every_text() -> None:
     prompted = tiny.gpt2().prompted("two people")
     states = HiddenStates(prompted, 1, pool="mean")

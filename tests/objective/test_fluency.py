@@ -169,3 +169,12 @@ def test_without_a_chat_template_it_says_what_to_do(tmp_path) -> None:
 def test_a_prompt_that_fills_the_model_is_refused() -> None:
     with pytest.raises(ModelError, match=r"the prompt has \d+ tokens.*Shorten the prompt"):
         gpt2().prompted("the " * 70)
+
+
+def test_more_than_enough_counts_by_a_part_and_never_turns_the_order() -> None:
+    plain, enough = Fluency(gpt2()), Fluency(gpt2(), enough=3.8)
+    totals, count = torch.tensor([20.0, 38.0, 60.0]), torch.tensor(10)
+    assert enough.reduce(totals, count).tolist() == pytest.approx([3.8 - 0.3 * 1.8, 3.8, 6.0])
+    texts = plain.evaluate(TEXTS, [PROBLEM] * len(TEXTS))
+    least = Fluency(gpt2(), enough=min(texts)).evaluate(TEXTS, [PROBLEM] * len(TEXTS))
+    assert least == pytest.approx(texts)

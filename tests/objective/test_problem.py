@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from fuseprompt.errors import ProblemError
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import (
+    EndsSentence,
     Forbid,
     MaxChanged,
     MaxWords,
@@ -175,3 +176,24 @@ def test_a_term_with_weight_0_needs_a_bound() -> None:
     with pytest.raises(ProblemError, match="weight 0 would load a model and ignore it"):
         Objective(terms)
     assert Objective(terms, bounds={"sentiment": 1.0}).weights["sentiment"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"), [("A cat.", 0.0), ("Why?", 0.0), ("A cat", 1.0), ("A cat,", 1.0)]
+)
+def test_a_sentence_that_breaks_off_is_no_result(text: str, missing: float) -> None:
+    rule = EndsSentence()
+    assert rule.missing(text, Problem("0")) == missing
+    assert rule.allows(text, Problem("0"))
+    assert rule.wanted(text, Problem("0")) == []
+    assert EndsSentence(3).missing(text, Problem("0")) == 1.0
+    assert EndsSentence(3).missing("Why not now?", Problem("0")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("The man and the dog.", 0), ("User-friendly, a user.", 1), ("Know, know and KNOW", 2)],
+)
+def test_longer_words_that_come_again_are_counted(text: str, count: int) -> None:
+    assert NoRepeats().missing(text, Problem("0")) == count
+    assert NoRepeats().allows(text, Problem("0")) == (count == 0)

@@ -33,11 +33,6 @@ from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_p
 #: step.
 _DEMAND_PENALTY: Final = 20.0
 
-#: A problem is done when its best finished text beats its active ones, and did so after each of
-#: this many steps before. With a sentiment, the first words often cost much until the next ones
-#: explain them.
-PATIENCE: Final = 2
-
 
 @final
 @dataclass(frozen=True)
@@ -51,6 +46,9 @@ class AutoDAN:
         ending_nats: Lowest price of full stop and end of text together. An active text is compared
             with finished ones as if it ended here at this price: cheap ends otherwise favour the
             first finished text, and captions stay three words long.
+        patience: A problem is done when its best finished text beats its active ones, and did so
+            after each of this many steps before. With a sentiment, the first words often cost much
+            until the next ones explain them.
         num_waiting: Hypotheses of each problem that wait beside the beam. With some the search is
             by uniform cost: the best of all are extended next, whatever their lengths, so that a
             text of n tokens may take more than n steps.
@@ -65,6 +63,7 @@ class AutoDAN:
     search_width: int = 16
     max_end_nats: float = 4.0
     ending_nats: float = 2.0
+    patience: int = 2
     num_waiting: int = 0
     num_finished: int = 10
     num_word_internal: int = 16
@@ -167,7 +166,7 @@ class AutoDAN:
             for p in set(active.problems.tolist())
             if state.finished[p]
             and state.finished[p][0].loss < float(hopeful[active.problems == p].min())
-            and has_waited(state.histories[p])
+            and has_waited(state.histories[p], self.patience)
         }
         limit = state.bound.objective.primary.max_length
         reserved = [state.bound.reserved(p) for p in active.problems.tolist()]
@@ -231,11 +230,11 @@ class AutoDANState:
         return replace(rest, active=self.active[[]], left=tuple(rest.unfinished()))
 
 
-def has_waited(history: Sequence[HistoryEntry]) -> bool:
+def has_waited(history: Sequence[HistoryEntry], patience: int) -> bool:
     """Return whether the finished text was the better one after each of the last steps."""
-    return len(history) >= PATIENCE and all(
+    return len(history) >= patience and all(
         entry.finished is not None and entry.finished < entry.loss
-        for entry in history[len(history) - PATIENCE :]
+        for entry in history[len(history) - patience :]
     )
 
 

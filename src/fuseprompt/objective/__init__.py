@@ -6,6 +6,7 @@ from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
 from fuseprompt.objective.problem import (
     Constraint,
+    EndsSentence,
     Forbid,
     MaxChanged,
     MaxWords,
@@ -29,6 +30,7 @@ __all__ = [
     "Constraint",
     "Continuation",
     "Contrast",
+    "EndsSentence",
     "Evaluation",
     "Fluency",
     "Forbid",

@@ -1,20 +1,22 @@
 """Activations: texts that drive a unit, a direction or an SAE latent of a layer of a model."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fuseprompt.errors import ModelError, ProblemError
 from fuseprompt.models.base import TextModel
+from fuseprompt.models.batching import full_precision
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.objective.terms import count_outputs
@@ -23,6 +25,9 @@ from fuseprompt.text.tokenizer import Tokenizer
 
 #: How the activations of a text's tokens become one.
 POOLS: Final = ("max", "last", "mean")
+
+#: Tokens of one pass that shares beginnings: each of them attends to all.
+_SHARED_TOKENS: Final = 384
 
 
 class _Reached(Exception):  # noqa: N818
@@ -39,6 +44,7 @@ class HiddenStates:
     Attributes:
         pools_max: Whether a text's activation is that of its best token alone.
         thresholds: What an output must exceed to be active in an SAE, shape (o,); else `None`.
+        latents: Which latents of the SAE the outputs are; else `None`.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class HiddenStates:
         self._directions: Tensor | None = None
         self._offsets: Tensor | float = 0.0
         self.thresholds: Float[Tensor, " o"] | None = None
+        self.latents: tuple[int, ...] | None = None
         self.tokenizer: Tokenizer = model.tokenizer
         self.max_length: int = model.max_length
         self.name = f"{model.name} layer {layer} ({pool})"
@@ -129,6 +136,7 @@ class HiddenStates:
             model, layer, pool=pool, directions=weight[rows], offsets=tensors.get("b", zero)[rows]
         )
         states.thresholds = tensors.get("threshold", zero)[rows]
+        states.latents = tuple(latents)
         return states
 
     @property
@@ -155,10 +163,8 @@ class HiddenStates:
         self, token_ids: PaddedIds, *, embeds: Float[Tensor, "b s d"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Return the pooled activations of each row of ids, differentiable in `embeds`."""
-        own, before = len(self.tokenizer.prefix_ids), self.tokenizer.prefix_ids
-        if isinstance(self._model, CausalLM) and len(self._model.begin_ids) > own:
-            # Texts of a language model are read after an end of text, or a prompt.
-            before = self._model.begin_ids
+        own, before = len(self.tokenizer.prefix_ids), self._begun
+        if len(before) > own:
             added = torch.tensor(before).expand(len(token_ids), -1)
             lengths = torch.full_like(token_ids.lengths, len(before))
             rest = PaddedIds(token_ids.ids[:, own:], token_ids.lengths - own)
@@ -168,20 +174,65 @@ class HiddenStates:
                 embeds = torch.cat([first, embeds[:, own:]], dim=1)
 
         def compute(ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-            hidden = self._read(ids).float()
+            hidden = self._listen(lambda: self._model._compute(ids), ids.shape)
             last = ids.shape[1] - len(self.tokenizer.suffix_ids)
             # An empty text has the tokens around it alone.
-            hidden = hidden[:, len(before) : last] if last > len(before) else hidden
-            hidden = hidden if self._directions is None else hidden @ self._directions.T
-            hidden = hidden + self._offsets
-            if self._pool == "max":
-                return hidden.amax(dim=1)
-            return hidden[:, -1] if self._pool == "last" else hidden.mean(dim=1)
+            own = hidden[:, len(before) : last] if last > len(before) else hidden
+            return self.pool(self._projected(own))
 
         return self._model._run(compute, token_ids, embeds=embeds)
 
-    def _read(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b s h"]:
-        """Return what the layer gives for rows of ids."""
+    @torch.no_grad()
+    def trace(self, text: str) -> tuple[list[tuple[int, int]], Float[Tensor, "s o"]]:
+        """Return where each token of a text begins and ends, and its activations."""
+        ids, offsets = self.tokenizer.encode_with_offsets(text)
+        begun = self._begun
+        row = torch.tensor([[*begun, *ids, *self.tokenizer.suffix_ids]], device=self._model.device)
+        with full_precision():
+            hidden = self._listen(lambda: self._model._compute(row), row.shape)
+        return offsets, self._projected(hidden[0, len(begun) : len(begun) + len(ids)]).cpu()
+
+    @torch.no_grad()
+    def outputs_of_many(self, token_ids: PaddedIds) -> Float[Tensor, "b o"]:
+        """Return `outputs`, where a causal model reads the beginnings that texts share once."""
+        if not (isinstance(self._model, CausalLM) and self._model.can_pack):
+            return self.outputs(token_ids)
+        own = len(self.tokenizer.prefix_ids)
+        rows = [[*self._begun, *row[own:]] for row in token_ids.to_lists()]
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        results: dict[int, Tensor] = {}
+        for part in _split(rows, order):
+            tree = _Tree.of([rows[i] for i in part])
+            with full_precision():
+                hidden = self._listen(partial(self._read_tree, tree), (1, len(tree.ids)))
+            for i, path in zip(part, tree.paths, strict=True):
+                of_text = path[len(self._begun) :] or path
+                results[i] = self.pool(self._projected(hidden[:, of_text]))[0]
+        return torch.stack([results[i] for i in range(len(rows))])
+
+    def _read_tree(self, tree: "_Tree") -> None:
+        assert isinstance(self._model, CausalLM)
+        ids, at = torch.tensor(tree.ids), torch.tensor(tree.places)
+        self._model.read_packed(ids, at, tree.visible, ())
+
+    @property
+    def _begun(self) -> tuple[int, ...]:
+        """What the model reads before a text: of a language model an end of text, or a prompt."""
+        begun = self._model.begin_ids if isinstance(self._model, CausalLM) else ()
+        return max(begun, self.tokenizer.prefix_ids, key=len)
+
+    def _projected(self, hidden: Float[Tensor, "... h"]) -> Float[Tensor, "... o"]:
+        directions = self._directions
+        return (hidden if directions is None else hidden @ directions.T) + self._offsets
+
+    def pool(self, each: Float[Tensor, "b s o"]) -> Float[Tensor, "b o"]:
+        """Return what the activations of each row's tokens are together."""
+        if self._pool == "max":
+            return each.amax(dim=1)
+        return each[:, -1] if self._pool == "last" else each.mean(dim=1)
+
+    def _listen(self, read: Callable[[], Any], shape: Sequence[int]) -> Float[Tensor, "b s h"]:
+        """Return what the layer gives while the model reads tokens of a shape."""
         seen: list[Any] = []
 
         def keep(_layer: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
@@ -190,20 +241,72 @@ class HiddenStates:
 
         handle = self._layer.register_forward_hook(keep)
         try:
-            self._model._compute(ids)
+            read()
         except _Reached:
             pass
         finally:
             handle.remove()
         hidden = seen[0] if seen else None
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        if not isinstance(hidden, Tensor) or hidden.shape[:2] != ids.shape or hidden.dim() != 3:
+        if not isinstance(hidden, Tensor) or hidden.shape[:2] != tuple(shape) or hidden.dim() != 3:
             got = tuple(hidden.shape) if isinstance(hidden, Tensor) else type(hidden).__name__
             raise ModelError(
                 f"{self.name}: expected a vector for each token from the layer, got {got}. Choose "
                 "another one."
             )
-        return hidden
+        return hidden.float()
+
+
+@final
+@dataclass(frozen=True)
+class _Tree:
+    """Rows of tokens as a tree, in which each beginning stands once."""
+
+    ids: list[int]
+    places: list[int]  # of each token in its row
+    visible: Bool[Tensor, "n n"]
+    paths: list[list[int]]  # of each row, through the tokens
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "_Tree":
+        nodes: dict[tuple[int, int], int] = {}
+        ids: list[int] = []
+        places: list[int] = []
+        parents: list[int] = []
+        paths: list[list[int]] = []
+        for row in rows:
+            path = [-1]
+            for place, token in enumerate(row):
+                key = (path[-1], token)
+                if key not in nodes:
+                    nodes[key] = len(ids)
+                    ids.append(token)
+                    places.append(place)
+                    parents.append(path[-1])
+                path.append(nodes[key])
+            paths.append(path[1:])
+        visible = torch.eye(len(ids), dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                visible[node] |= visible[parent]
+        return cls(ids, places, visible, paths)
+
+
+def _split(rows: Sequence[Sequence[int]], order: Sequence[int]) -> Iterator[list[int]]:
+    """Yield runs of rows in order that have few tokens together, equal beginnings counted once."""
+    part: list[int] = []
+    size = 0
+    for i in order:
+        shared = 0
+        if part:
+            pairs = zip(rows[part[-1]], rows[i], strict=False)
+            shared = next((n for n, (a, b) in enumerate(pairs) if a != b), len(rows[part[-1]]))
+        if part and size + len(rows[i]) - shared > _SHARED_TOKENS:
+            yield part
+            part, size, shared = [], 0, 0
+        part.append(i)
+        size += len(rows[i]) - shared
+    yield part
 
 
 @final
@@ -211,9 +314,10 @@ class HiddenStates:
 class Activation:
     """Minus the activation of one output of `HiddenStates`, in the layer's own scale, no range.
 
-    The target is the number of the output: a unit of the layer, or a row of its directions. Weights
-    are per unit of activation. An SAE's latent counts before its threshold, below which it would
-    have no slope: where minus the loss is at most the threshold, the latent itself is 0.
+    The target is the number of the output: a unit of the layer, or a row of its directions; or a
+    mapping such as {17: 0.5}, of numbers to the factors of a sum. Weights are per unit of
+    activation. An SAE's latent counts before its threshold, below which it would have no slope:
+    where minus the loss is at most the threshold, the latent itself is 0.
     """
 
     model: TextModel
@@ -222,14 +326,17 @@ class Activation:
     target: str = "unit"
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
-        """Return 1 for the output asked for, 0 for the others."""
+        """Return the factor of each output: 1 for the one asked for, 0 for the others."""
         count = count_outputs(self.model)
-        if not isinstance(target, int) or not 0 <= target < count:
-            raise ProblemError(
-                f"Term {self.name!r}: no unit {target!r}; {self.model.name} has {count}, numbered "
-                f"0 to {count - 1}."
-            )
-        return torch.nn.functional.one_hot(torch.tensor(target), count).float()
+        vector = torch.zeros(count)
+        for number, factor in (target if isinstance(target, Mapping) else {target: 1.0}).items():
+            if not isinstance(number, int) or not 0 <= number < count:
+                raise ProblemError(
+                    f"Term {self.name!r}: no unit {number!r}; {self.model.name} has {count}, "
+                    f"numbered 0 to {count - 1}."
+                )
+            vector[number] = factor
+        return vector
 
     def compare(
         self, outputs: Float[Tensor, "b o"], targets: Float[Tensor, "b t"]

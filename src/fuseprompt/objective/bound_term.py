@@ -225,7 +225,10 @@ class BoundTerm:
     ) -> Float[Tensor, "b o"]:
         """Return the model's outputs for whole ids that extend the texts `rows` points to."""
         if self.prefixes is None:
-            return self.model.outputs(token_ids)
+            # Edited or grown texts begin alike: a model that can reads what they share once.
+            many = getattr(self.model, "outputs_of_many", self.model.outputs)
+            outputs: Tensor = many(token_ids)
+            return outputs
         tokenizer = self.model.tokenizer
         encoded = tokenizer.encode_batch(texts)
         begun = PaddedIds.from_lists([[*tokenizer.prefix_ids, *ids] for ids in encoded])

@@ -114,6 +114,17 @@ class Forbid(_Ban):
 
 @final
 @dataclass(frozen=True)
+class NoRepeats(_Ban):
+    """No word of over three letters twice: what repeats itself is cheap for a language model."""
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return how many words of the text were there before."""
+        words = [word for word in re.findall(r"\w+", text.lower()) if len(word) > 3]
+        return float(len(words) - len(set(words)))
+
+
+@final
+@dataclass(frozen=True)
 class MaxWords(_Ban):
     """At most this many white-space words after the prefix."""
 
@@ -174,6 +185,28 @@ class Require:
     def wanted(self, text: str, problem: Problem) -> list[str]:
         """Return the missing words, blank first, or the rest of one whose start ends the text."""
         return [_rest(text, word) for word in self.words if not _has_word(text, word)]
+
+
+@final
+@dataclass(frozen=True)
+class EndsSentence:
+    """Every finished text has so many words and ends with a full stop, "!" or "?"."""
+
+    num_words: int = 1
+
+    def allows(self, text: str, problem: Problem) -> bool:
+        """Return True: a text may still end."""
+        return True
+
+    def missing(self, text: str, problem: Problem) -> float:
+        """Return 1 for a text that breaks off or is too short."""
+        # Not by how many words: texts of long words would be dropped while they grow.
+        is_long = len(list_words(text)) >= self.num_words
+        return float(not (is_long and text.endswith((".", "!", "?"))))
+
+    def wanted(self, text: str, problem: Problem) -> list[str]:
+        """Return nothing: methods end texts by themselves."""
+        return []
 
 
 def _rest(text: str, word: str) -> str:

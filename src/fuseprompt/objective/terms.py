@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from fuseprompt.models.images import open_image
 from fuseprompt.objective.bound_term import Term, check_length
 from fuseprompt.objective.problem import Problem
 from fuseprompt.text.retokenize import encode_whole
+
+#: Weight of what a text is more fluent than is enough.
+_BEYOND_ENOUGH: Final = 0.3
 
 
 @final
@@ -305,18 +308,22 @@ class Fluency:
     sum is divided by tokens + 1, or kept whole without `per_token` (then short texts win). Range
     [0, inf). Without a prefix the first token counts where the model reads something before it:
     BOS, the end-of-text token of another text, or a prompt (`CausalLM.prompted`).
+
+    What a text is more fluent than `enough` counts by a part only, so that other terms come first.
     """
 
     model: CausalModel
     weight: float = 1.0
     name: str = "fluency"
     per_token: bool = True
+    enough: float = 0.0
 
     def reduce(
         self, total: Float[Tensor, "..."], count: Int[Tensor, "..."]
     ) -> Float[Tensor, "..."]:
         """Return the loss of texts from summed nats and the number of tokens summed over."""
-        return total / count if self.per_token else total
+        loss = total / count if self.per_token else total
+        return torch.maximum(loss, self.enough + _BEYOND_ENOUGH * (loss - self.enough))
 
     def evaluate(self, texts: Sequence[str], problems: Sequence[Problem]) -> list[float]:
         """Return the loss of each text, whose first characters are the prefix of its problem."""

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from fuseprompt.errors import ModelError, UsageError
 from fuseprompt.tasks.kinds import (
     Device,
+    File,
     Folder,
     Integer,
     Kind,
@@ -132,6 +133,33 @@ class NameSettings(JobSettings):
     words: PositiveInt = 6
     labels_per_group: PositiveInt = 1
     encoder: ModelId | None = None
+
+
+@dataclass(frozen=True)
+class DreamSettings(JobSettings):
+    """Settings of a dream; the layer is the number of a block as text, "4", or a module's name.
+
+    Attributes:
+        model: Model whose unit is driven: a sentence encoder, a classifier or a language model, by
+            id or folder.
+        layer: Layer: the number of a block, from 0 on, or the name of any module in the model.
+        direction: Safetensors file with one vector as wide as the layer, or with an SAE's encoder,
+            W, b and threshold; --unit is then the number of a latent.
+        pool: Activation of a text, made of those of its tokens.
+        fluency: Least fluency of the text: what a token may cost the writer at most, in nats.
+        prefix: Text that every result begins with.
+        max_tokens: Most tokens of the text.
+        texts: File of texts, one a line; the one that activates most is compared with the result.
+    """
+
+    model: ModelId = field(kw_only=True, metadata={"argument": "MODEL"})
+    layer: Annotated[str, Kind("LAYER")] = field(kw_only=True)
+    direction: File | None = None
+    pool: Literal["max", "last", "mean"] = "max"
+    fluency: PositiveFloat = 3.8
+    prefix: Text = ""
+    max_tokens: PositiveInt = 16
+    texts: File | None = None
 
 
 @dataclass(frozen=True)
