@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 from torch import ones
 
 from fuseprompt.cli.main import main
+from fuseprompt.objective.problem import EndsSentence
 from tests import tiny
 
 KEYS = [
@@ -17,7 +18,9 @@ KEYS = [
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> list[str]:
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    # Tiny models write no five words.
+    monkeypatch.setattr("fuseprompt.tasks.dream.RULES", (EndsSentence(),))
     lm = tiny.save_folder(tmp_path / "lm", tiny.gpt2_module(), tiny.gpt2_tokenizer())
     model = tiny.save_folder(tmp_path / "model", tiny.bert_module(), tiny.bert_tokenizer())
     size = ["--max-tokens", "3", "--fluency", "9", "--device", "cpu"]
@@ -57,6 +60,13 @@ def test_for_people_it_is_the_text_and_its_activation(
     assert text.endswith((".", "!", "?"))
     assert "activation " in facts
     assert "nats a token" in facts
+
+
+def test_a_text_that_is_not_fluent_enough_is_told(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*given, "--unit", "3", "--fluency", "1"]) == 0
+    assert "note: unit 3: no sentence as fluent as --fluency was found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

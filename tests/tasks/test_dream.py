@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from fuseprompt.errors import FuseWarning, ModelError, UsageError
 from fuseprompt.objective.activation import HiddenStates
+from fuseprompt.objective.problem import EndsSentence, NoRepeats
 from fuseprompt.tasks.dream import Dream, dream, states_of
 from fuseprompt.tasks.dream import objective_of as plain_objective_of
 from fuseprompt.tasks.job import Failure
@@ -22,10 +23,11 @@ TEXTS = ("a cat sleeps", "two people are walking along the beach", "the museum")
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> DreamSettings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DreamSettings:
     lm = tiny.save_folder(tmp_path / "lm", tiny.gpt2_module(), tiny.gpt2_tokenizer())
     model = tiny.save_folder(tmp_path / "model", tiny.bert_module(), tiny.bert_tokenizer())
-    # No text of a tiny model is fluent.
+    # Tiny models write no fluent text, and no five words.
+    monkeypatch.setattr("fuseprompt.tasks.dream.RULES", (EndsSentence(), NoRepeats()))
     return DreamSettings(
         model=str(model), layer="1", lm=str(lm), fluency=9.0, max_tokens=4, device="cpu"
     )

@@ -51,7 +51,9 @@ def _shown(results: "Iterable[Dream | Failure]", settings: DreamSettings) -> Ite
         if isinstance(one, Failure):
             yield show_failure(one.item, one.error, "unit")
         else:
-            yield Shown(record(one, settings), _readable(one, settings), _card(one, settings))
+            is_near = one.result.violation > 0.0
+            note = f"note: unit {one.unit}: no sentence as fluent as --fluency was found" * is_near
+            yield Shown(record(one, settings), _readable(one, settings), _card(one, settings), note)
 
 
 def record(one: "Dream", settings: DreamSettings) -> dict[str, Any]:

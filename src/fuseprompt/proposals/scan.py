@@ -4,7 +4,7 @@ A unit that answers to few words is flat for everything that a language model th
 scan reads common words in a few rows, once for a layer, and so knows which of them to try.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Final, final
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.objective.activation import HiddenStates
-from fuseprompt.proposals.base import Meter, Positions
+from fuseprompt.proposals.base import Positions
 from fuseprompt.text.retokenize import RetokenizationTable, encode_whole
 
 #: Most words in a row: they are read among others, as in a text.
@@ -85,15 +85,11 @@ class _ScanState:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _ScanScorer:
     loss: EmbedLoss
     state: _ScanState
-    meter: Meter = field(default_factory=Meter)
-
-    @property
-    def cost(self) -> float:
-        return self.meter.total
+    cost: float = 0.0
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         own = self._own_outputs(positions)
@@ -118,7 +114,7 @@ class _ScanScorer:
     def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
         texts = [left + right for left, right in zip(positions.left, positions.right, strict=True)]
         model, distinct = self.loss.model, sorted(set(texts))
-        self.meter.total += len(distinct)
+        self.cost += len(distinct)
         read = getattr(model, "outputs_of_many", model.outputs)
         with torch.no_grad():
             outputs = read(encode_whole(model.tokenizer, distinct)).float()
