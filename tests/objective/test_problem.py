@@ -11,8 +11,8 @@ from fuseprompt.objective.problem import (
     Forbid,
     MaxChanged,
     MaxWords,
-    NoRepeats,
     Problem,
+    Prose,
     Require,
     word_changes,
 )
@@ -192,8 +192,13 @@ def test_a_sentence_that_breaks_off_is_no_result(text: str, missing: float) -> N
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("The man and the dog.", 0), ("User-friendly, a user.", 1), ("Know, know and KNOW", 2)],
+    [
+        ("The man and the dog (in 1987).", 0),
+        ("User-friendly, a user.", 1),
+        ("Know, know and KNOW", 2),
+        ("A: k = b/c_d", 4),
+    ],
 )
-def test_longer_words_that_come_again_are_counted(text: str, count: int) -> None:
-    assert NoRepeats().missing(text, Problem("0")) == count
-    assert NoRepeats().allows(text, Problem("0")) == (count == 0)
+def test_signs_and_longer_words_that_come_again_are_counted(text: str, count: int) -> None:
+    assert Prose().missing(text, Problem("0")) == count
+    assert Prose().allows(text, Problem("0")) == (count == 0)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from fuseprompt.errors import FuseWarning, ModelError, UsageError
 from fuseprompt.objective.activation import HiddenStates
-from fuseprompt.objective.problem import EndsSentence, NoRepeats
+from fuseprompt.objective.problem import EndsSentence, Prose
 from fuseprompt.tasks.dream import Dream, dream, states_of
 from fuseprompt.tasks.dream import objective_of as plain_objective_of
 from fuseprompt.tasks.job import Failure
@@ -27,7 +27,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DreamSettings:
     lm = tiny.save_folder(tmp_path / "lm", tiny.gpt2_module(), tiny.gpt2_tokenizer())
     model = tiny.save_folder(tmp_path / "model", tiny.bert_module(), tiny.bert_tokenizer())
     # Tiny models write no fluent text, and no five words.
-    monkeypatch.setattr("fuseprompt.tasks.dream.RULES", (EndsSentence(), NoRepeats()))
+    monkeypatch.setattr("fuseprompt.tasks.dream.RULES", (EndsSentence(), Prose()))
     return DreamSettings(
         model=str(model), layer="1", lm=str(lm), fluency=9.0, max_tokens=4, device="cpu"
     )

@@ -114,13 +114,17 @@ class Forbid(_Ban):
 
 @final
 @dataclass(frozen=True)
-class NoRepeats(_Ban):
-    """No word of over three letters twice: what repeats itself is cheap for a language model."""
+class Prose(_Ban):
+    """No signs of code, tables or dialogues, and no word of over three letters twice.
+
+    Both are cheap for a language model, which so calls fluent what nobody would write.
+    """
 
     def missing(self, text: str, problem: Problem) -> float:
-        """Return how many words of the text were there before."""
+        """Return how many signs the text has, and words that were there before."""
         words = [word for word in re.findall(r"\w+", text.lower()) if len(word) > 3]
-        return float(len(words) - len(set(words)))
+        signs = re.findall(r"[^\w\s.,;!?'\"()-]|_", text)
+        return float(len(words) - len(set(words)) + len(signs))
 
 
 @final

@@ -24,7 +24,7 @@ from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
 from fuseprompt.objective.activation import Activation, HiddenStates
 from fuseprompt.objective.objective import Objective
-from fuseprompt.objective.problem import EndsSentence, NoRepeats, Problem
+from fuseprompt.objective.problem import EndsSentence, Problem, Prose
 from fuseprompt.objective.terms import Fluency, count_outputs
 from fuseprompt.proposals.scan import Scan
 from fuseprompt.search.minimize import OnStep, Result
@@ -38,7 +38,7 @@ from fuseprompt.text.retokenize import encode_whole
 WEIGHT: Final = 8.0
 
 #: What every text keeps to: scraps and repetitions are cheap for a language model, and say little.
-RULES: Final = (EndsSentence(num_words=5), NoRepeats())
+RULES: Final = (EndsSentence(num_words=5), Prose())
 
 #: Texts of a file that are read together.
 _CHUNK: Final = 256
