@@ -173,10 +173,11 @@ def _reader(
     return read
 
 
-def run(folder: Path, seed: int) -> None:
+def run(folder: Path, seed: int, arms: Sequence[str]) -> None:
     """Search texts for each direction by each arm, one thread, and write them to the journal."""
     torch.set_num_threads(1)
-    journal = Journal(folder / f"dream-{seed}.jsonl")
+    file = folder / f"dream-{seed}.jsonl"
+    journal = Journal(file)
     captions, _ = draw_captions()
     lm: Any = load("offline:lm", device="cpu")
     models: dict[str, Any] = {
@@ -184,11 +185,15 @@ def run(folder: Path, seed: int) -> None:
         "offline:sentence": load("offline:sentence", device="cpu"),
     }
     _ = lm.can_pack, lm.can_continue
-    # Ours first, and one of each group in turn, so that a run cut short has something of all.
-    for arm, place, group in itertools.product(ARMS, range(GROUPS[0].count), GROUPS):
+    # One of each group in turn, so that a run cut short has something of all.
+    for place, group, arm in itertools.product(range(GROUPS[0].count), GROUPS, arms):
         key = f"{group.name} {place}"
+        if arm != OURS:  # Another process may search ours.
+            journal = Journal(file)
         if f"{arm}/{key}" in journal or (arm == GCG_OWN and group.model != "offline:lm"):
             continue
+        if arm != OURS and f"{OURS}/{key}" not in journal:
+            break
         content = load_file(group.file(folder))
         row = seed * group.count + place
         values, vector = content["acts"][:, row], content["W"][row]
@@ -338,11 +343,12 @@ def main() -> None:
     parser.add_argument("command", choices=("measure", "run", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, choices=(0, 1), default=0)
+    parser.add_argument("--arm", action="append", choices=ARMS, help="all by default; ours first")
     given = parser.parse_args()
     if given.command == "measure":
         measure(given.folder)
     elif given.command == "run":
-        run(given.folder, given.seed)
+        run(given.folder, given.seed, given.arm or ARMS)
     else:
         print(table(given.folder, given.seed))
 

@@ -49,7 +49,7 @@ def _shown(results: "Iterable[Dream | Failure]", settings: DreamSettings) -> Ite
 
     for one in results:
         if isinstance(one, Failure):
-            yield show_failure(one.item, one.error, "unit")
+            yield show_failure(one.item, f"unit {one.item}: {one.error}", "unit")
         else:
             is_near = one.result.violation > 0.0
             note = f"note: unit {one.unit}: no sentence as fluent as --fluency was found" * is_near

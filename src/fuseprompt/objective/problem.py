@@ -72,6 +72,12 @@ class Constraint(Protocol):
 #: Words that a text may say twice.
 _LITTLE: Final = frozenset({"the", "and", "for", "with", "from", "that", "his", "her", "its"})
 
+#: Signs other than punctuation, dashes outside words, numbers of over four digits, and letters that
+#: stand alone, but for "a" and "I".
+_NO_PROSE: Final = re.compile(
+    r"[^\w\s.,;!?'\"-]|_|(?<!\w)-|-(?=\W)|\d{5,}|(?<![\w'])[b-hj-zB-HJ-Z](?=[^\w'-])"
+)
+
 
 def _has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, flags=re.IGNORECASE) is not None
@@ -115,16 +121,15 @@ class Forbid(_Ban):
 @final
 @dataclass(frozen=True)
 class Prose(_Ban):
-    """No signs of code, tables or dialogues, and no word of over three letters twice.
+    """No signs of code, tables or dialogues, no lone letters, no word of over three letters twice.
 
-    Both are cheap for a language model, which so calls fluent what nobody would write.
+    All are cheap for a language model, which so calls fluent what nobody would write.
     """
 
     def missing(self, text: str, problem: Problem) -> float:
-        """Return how many signs the text has, and words that were there before."""
+        """Return how many of them the text has."""
         words = [word for word in re.findall(r"\w+", text.lower()) if len(word) > 3]
-        signs = re.findall(r"[^\w\s.,;!?'\"()-]|_", text)
-        return float(len(words) - len(set(words)) + len(signs))
+        return float(len(words) - len(set(words)) + len(_NO_PROSE.findall(text)))
 
 
 @final
