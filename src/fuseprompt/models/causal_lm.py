@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fuseprompt.errors import ModelError
@@ -249,18 +249,34 @@ class CausalLM(PretrainedModel):
             )
             for k, v in key_values
         )
-        unseen = torch.finfo(self.dtype).min
-        mask = torch.zeros(visible.shape, dtype=self.dtype).masked_fill(~visible, unseen)
-        more = {
-            "attention_mask": mask[None, None].to(self.device),
-            "position_ids": at[None].to(self.device),
-        }
         wanted = torch.nonzero(at >= firsts[of]).flatten().to(self.device)
-        logits, new = self._go_on(rows.ids[of, at][None], past, wanted, **more)
+        logits, new = self.read_row(rows.ids[of, at], at, visible, past, wanted)
         logits = logits[0] if self._keeps_logits else logits[0, wanted]
         num_past = len(past_at)
         own = tuple((k[0, :, num_past:], v[0, :, num_past:]) for k, v in new)
         return torch.log_softmax(logits.float(), dim=-1), own
+
+    @torch.no_grad()
+    def read_row(
+        self,
+        token_ids: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
+        visible: Bool[Tensor, "n m"],
+        past: KeyValues = (),
+        wanted: int | Int[Tensor, " k"] = 1,
+    ) -> tuple[Tensor, KeyValues]:
+        """Return the logits of some tokens of several texts that are one row, keys and values.
+
+        `positions` has each token's place in its text; `visible` says which tokens of the past and
+        of these it sees. Only where the model `can_pack`.
+        """
+        unseen = torch.finfo(self.dtype).min
+        mask = torch.zeros(visible.shape, dtype=self.dtype).masked_fill(~visible, unseen)
+        more = {
+            "attention_mask": mask[None, None].to(self.device),
+            "position_ids": positions[None].to(self.device),
+        }
+        return self._go_on(token_ids[None], past, wanted, **more)
 
     @cached_property
     def can_pack(self) -> bool:

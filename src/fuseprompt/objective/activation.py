@@ -213,7 +213,7 @@ class HiddenStates:
     def _read_tree(self, tree: "_Tree") -> None:
         assert isinstance(self._model, CausalLM)
         ids, at = torch.tensor(tree.ids), torch.tensor(tree.places)
-        self._model.read_packed(ids, at, tree.visible, ())
+        self._model.read_row(ids, at, tree.visible)
 
     @property
     def _begun(self) -> tuple[int, ...]:
