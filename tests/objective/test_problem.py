@@ -11,6 +11,7 @@ from fuseprompt.objective.problem import (
     Forbid,
     MaxChanged,
     MaxWords,
+    NoRepeats,
     Problem,
     Prose,
     Require,
