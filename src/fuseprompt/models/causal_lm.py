@@ -242,13 +242,8 @@ class CausalLM(PretrainedModel):
         is_own = (of == of[:, None]) & (at <= at[:, None])
         visible = torch.cat([is_shared, is_own], dim=1)
         where = (past_of.to(self.device), past_at.to(self.device))
-        past = tuple(
-            (
-                k.transpose(1, 2)[where].transpose(0, 1)[None],
-                v.transpose(1, 2)[where].transpose(0, 1)[None],
-            )
-            for k, v in key_values
-        )
+        tokens = [[each.transpose(1, 2)[where] for each in layer] for layer in key_values]
+        past = tuple((k.transpose(0, 1)[None], v.transpose(0, 1)[None]) for k, v in tokens)
         wanted = torch.nonzero(at >= firsts[of]).flatten().to(self.device)
         logits, new = self.read_row(rows.ids[of, at], at, visible, past, wanted)
         logits = logits[0] if self._keeps_logits else logits[0, wanted]
@@ -265,17 +260,14 @@ class CausalLM(PretrainedModel):
         past: KeyValues = (),
         wanted: int | Int[Tensor, " k"] = 1,
     ) -> tuple[Tensor, KeyValues]:
-        """Return the logits of some tokens of several texts that are one row, keys and values.
+        """Return the logits of some tokens of texts that are one row, where the model `can_pack`.
 
-        `positions` has each token's place in its text; `visible` says which tokens of the past and
-        of these it sees. Only where the model `can_pack`.
+        Each token has its place in its text, and sees what is `visible` of the past and the row.
         """
         unseen = torch.finfo(self.dtype).min
         mask = torch.zeros(visible.shape, dtype=self.dtype).masked_fill(~visible, unseen)
-        more = {
-            "attention_mask": mask[None, None].to(self.device),
-            "position_ids": positions[None].to(self.device),
-        }
+        at, mask = positions[None].to(self.device), mask[None, None].to(self.device)
+        more = {"attention_mask": mask, "position_ids": at}
         return self._go_on(token_ids[None], past, wanted, **more)
 
     @cached_property
