@@ -57,3 +57,15 @@ def test_the_extensions_of_the_page_work(
     assert set(shorter.lower().split()) <= set(ran["start"].lower().split())
     assert ran["found"].terms["similarity"] < 0.7
     assert found == ran["found"].text
+
+
+def test_the_example_of_elicit_finds_a_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("examples/elicit.py")
+    text, red, sweet = capsys.readouterr().out.splitlines()
+    assert not re.search(r"\b(red|sweet)\b", text, re.IGNORECASE)
+    for line in (red, sweet):
+        assert int(re.search(r"choice (\d+) of offline:lm", line)[1]) <= 100  # type: ignore[index]
+    assert len((ROOT / "examples" / "elicit.py").read_text().splitlines()) <= 40

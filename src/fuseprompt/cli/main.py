@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "caption": "caption images with several models, none of them trained",
     "name": "name groups of texts, pictures or vectors by a short label each",
     "dream": "write fluent text that drives a hidden unit of a model",
+    "elicit": "find a text after which language models go on as wanted",
     "prepare": "make the offline models on this machine, once",
     "doctor": "print what is installed, what is missing and what mends it",
     "fit": "fit the maps between two models' embeddings",

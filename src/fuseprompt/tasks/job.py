@@ -8,7 +8,7 @@ from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import OnStep, Result, iterate
-from fuseprompt.tasks.settings import JobSettings
+from fuseprompt.tasks.settings import RunSettings
 
 #: Items searched together.
 GROUP_SIZE: Final = 4
@@ -27,7 +27,7 @@ def search(
     objective: Objective,
     method: Method[Any] | Sequence[Method[Any]],
     work: Sequence[Problem | Failure],
-    settings: JobSettings,
+    settings: RunSettings,
     on_step: OnStep | None = None,
 ) -> Iterator[Result | Failure]:
     """Yield the result of each problem and the failures between them, as groups finish."""

@@ -97,18 +97,16 @@ def model_ids(choice: str) -> ModelIds:
 
 
 @dataclass(frozen=True)
-class JobSettings:
-    """Settings of every job but caption.
+class RunSettings:
+    """Settings of every job but caption, whatever its models are.
 
     Attributes:
-        lm: Language model that writes, an id or a folder.
         device: Device: auto (a GPU if there is one), cpu or cuda.
         dtype: Type of the models' numbers, float32 or bfloat16.
         seed: Seed; random draws depend on it and on the item.
         time_limit: Seconds per item, after which the best so far is taken.
     """
 
-    lm: ModelId = "offline:lm"
     device: Device = "auto"
     dtype: DtypeName = "float32"
     seed: Integer = 0
@@ -117,6 +115,46 @@ class JobSettings:
     def __post_init__(self) -> None:
         """Check what can be known without models."""
         check_values(self)
+
+
+@dataclass(frozen=True)
+class JobSettings(RunSettings):
+    """Settings of jobs with one writer.
+
+    Attributes:
+        lm: Language model that writes, an id or a folder.
+    """
+
+    lm: ModelId = "offline:lm"
+
+
+@dataclass(frozen=True)
+class ElicitSettings(RunSettings):
+    """Settings of texts after which models go on as wanted.
+
+    Attributes:
+        models: Language models that should go on as wanted, ids or folders; the first writes the
+            text. Several with commas between them, or by repeating the option.
+        max_tokens: Most tokens of the text.
+        weight: Weight of a nat of what should follow; the text's own fluency has 1. With a higher
+            one models go on as wanted more surely, after a less fluent text.
+    """
+
+    models: tuple[ModelId, ...] = ("offline:lm",)
+    max_tokens: PositiveInt = 12
+    weight: PositiveFloat = 3.0
+
+    @property
+    def model_ids(self) -> list[str]:
+        """The ids, each once."""
+        ids = (one.strip() for several in self.models for one in several.split(","))
+        return [*dict.fromkeys(filter(None, ids))]
+
+    def __post_init__(self) -> None:
+        """Check what can be known without models."""
+        super().__post_init__()
+        if not self.model_ids:
+            raise UsageError("models: expected at least one language model, such as offline:lm.")
 
 
 @dataclass(frozen=True)
