@@ -1,5 +1,6 @@
 """Topics get labels: with a stand-in for BERTopic's data, and in the real one where it is there."""
 
+import warnings
 from importlib.util import find_spec
 from typing import Any
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 
 from fuseprompt.errors import FuseWarning
-from fuseprompt.integrations.bertopic import FuseLabels
 from fuseprompt.tasks.settings import NameSettings
 from tests.tasks.test_name import TEXTS, objective
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Those of BERTopic's own imports, where it is installed.
+    from fuseprompt.integrations.bertopic import FuseLabels
 
 WORDS = {topic: [(f"word{topic}", 0.5), ("other", 0.1)] for topic in (-1, 0, 1, 2)}
 

@@ -12,7 +12,7 @@ from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import MaxWords
 from fuseprompt.objective.terms import Contrast, Fluency
 from fuseprompt.tasks.job import Failure
-from fuseprompt.tasks.name import GroupName, auroc, name
+from fuseprompt.tasks.name import GroupName, auroc, name, others_of, problem_of, read_members
 from fuseprompt.tasks.settings import NameSettings
 from tests.tasks.fixtures import save_pictures
 from tests.tiny import clip, gpt2, sentence_encoder
@@ -61,6 +61,38 @@ def test_the_auroc_is_of_members_that_the_search_did_not_know() -> None:
         assert each.auroc == pytest.approx(auroc(own, others))
         assert each.auroc == each.auroc_nearest
         assert each.nearest == against.group
+
+
+def test_the_search_wants_its_own_group_and_the_nearest_one_least() -> None:
+    members, errors = read_members(TEXTS, sentence_encoder(), 0)
+    assert errors == {}
+    target = problem_of(0, "dogs", members, gpt2()).targets["contrast"]
+    ((own,),) = [target["to"]]
+    assert torch.equal(own, members["dogs"].towards)
+    encode = sentence_encoder().encode
+    known = torch.stack([encode([text])[0] for text in members["dogs"].known])
+    assert float(own @ known.mean(dim=0)) == pytest.approx(float(known.mean(dim=0).norm()), 1e-5)
+    near, far = others_of("dogs", members)
+    assert float(own @ members[near].towards) >= float(own @ members[far].towards)
+    times = [
+        sum(torch.equal(v, members[g].towards) for (v,) in target["from"]) for g in (near, far)
+    ]
+    assert times == [16, 1]
+
+
+def test_of_what_was_found_the_label_parts_known_members_best() -> None:
+    members, _ = read_members(TEXTS, sentence_encoder(), 0)
+    for one in run(TEXTS):
+        result, others = one.result, others_of(one.group, members)
+        found = [result, *result.alternatives]
+        every = torch.cat([members[other].vectors for other in others])
+        values = []
+        for each in found:
+            vector = sentence_encoder().encode([each.text])[0]
+            own = members[one.group].vectors @ vector
+            apart = auroc(own, every @ vector) + auroc(own, members[others[0]].vectors @ vector)
+            values.append(each.loss - 10.0 * apart)
+        assert values[0] == min(values)
 
 
 def test_auroc_counts_pairs_and_halves_of_ties() -> None:

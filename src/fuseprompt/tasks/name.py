@@ -117,7 +117,7 @@ def name(
         settings: Settings; the defaults suit the offline models.
         objective: From `objective_of`; its models are kept from call to call.
         on_step: Called after each step; a problem's id is "NUMBER:GROUP", its place from 0.
-        on_progress: Called while members are read, and a proposal's table is made.
+        on_progress: Called while the table of the proposal is made, once.
 
     Raises:
         UsageError: If there are fewer than two groups.
@@ -138,7 +138,7 @@ def name(
     contrast = objective.terms[0]
     assert isinstance(contrast, Contrast)
     lm = objective.primary
-    members, errors = read_members(groups, contrast.model, settings.seed, on_progress)
+    members, errors = read_members(groups, contrast.model, settings.seed)
     work = [
         Failure(group, errors[group]) if group in errors else problem_of(number, group, members, lm)
         for number, group in enumerate(groups)
@@ -313,14 +313,13 @@ def read_members(
     groups: Mapping[str, Sequence[Any] | Tensor],
     model: ImageTextModel | SentenceEncoder,
     seed: int,
-    on_progress: OnProgress | None = None,
 ) -> tuple[dict[str, Members], dict[str, str]]:
     """Return the members of each group that has some, and why groups get no label."""
     members: dict[str, Members] = {}
     errors: dict[str, str] = {}
     faults: list[str] = []
     width = count_outputs(model)
-    for number, (group, given) in enumerate(groups.items(), 1):
+    for group, given in groups.items():
         every = list(given)
         if len(every) > MOST_READ and not is_vector(every[0]):
             every = [every[i] for i in _shuffled(len(every), seed)[:MOST_READ]]
@@ -335,8 +334,6 @@ def read_members(
                 "expected at least 2: a label says what several have in common. Add some, or join "
                 "it to another."
             )
-        if on_progress is not None:
-            on_progress("members", number, len(groups))
     if faults:
         total = sum(map(len, groups.values()))
         message = f"{len(faults):,} of {total:,} members left out; the first is of {faults[0]}."
