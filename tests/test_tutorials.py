@@ -69,3 +69,12 @@ def test_the_example_of_elicit_finds_a_text(
     for line in (red, sweet):
         assert int(re.search(r"choice (\d+) of offline:lm", line)[1]) <= 100  # type: ignore[index]
     assert len((ROOT / "examples" / "elicit.py").read_text().splitlines()) <= 40
+
+
+def test_the_example_of_a_rewrite_turns_reviews_around(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "rewrite.py"))
+    lines = capsys.readouterr().out.splitlines()
+    texts = [line for line in lines if not line.startswith("  ")]
+    assert [text.split()[1] for text in texts] == ["soup", "hotel"]
+    assert not any(word in line for line in texts for word in ("not found", "rude", "dirty"))
+    assert sum(" -> " in line for line in lines) >= 2

@@ -65,6 +65,15 @@ def load_examples(data: Path) -> dict[str, list[Example]]:
     Returns:
         Examples by split: about 75 % of the items to train, 10 % dev, 15 % test.
     """
+    splits = load_rated(data)
+    folder = data / "vader/vaderSentiment-0.5"
+    for split, captions in _word_captions(data, folder).items():
+        splits[split] += captions
+    return splits
+
+
+def load_rated(data: Path) -> dict[str, list[Example]]:
+    """Read the rated sentences alone, which need no pictures, and split them."""
     splits: dict[str, list[Example]] = {split: [] for split in SPLITS}
     folder = data / "vader/vaderSentiment-0.5"
     archive = folder / "additional_resources/hutto_ICWSM_2014.tar.gz"
@@ -79,8 +88,6 @@ def load_examples(data: Path) -> dict[str, list[Example]]:
                 item, rating, text = line.split("\t", 2)
                 group = f"{source} {item.split('_')[0]}"
                 splits[_split_of(group)].append(_example(text.strip(), float(rating), source))
-    for split, captions in _word_captions(data, folder).items():
-        splits[split] += captions
     return splits
 
 

@@ -24,9 +24,9 @@ from fuseprompt.methods import autodan
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.image_text import ClipModel
 from fuseprompt.objective.objective import BoundObjective, Objective
-from fuseprompt.search.edits import Candidates as Edited
 from fuseprompt.search.edits import Edits
 from fuseprompt.search.hypotheses import Candidates, Hypotheses
+from fuseprompt.search.places import Candidates as Edited
 from fuseprompt.search.scoring import exact_losses
 from fuseprompt.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from fuseprompt.fuse.table import JacobianTable, fingerprint_models
-from fuseprompt.methods import GCG, PEZ, AutoDAN, LocalSearch, RandomSearch
+from fuseprompt.methods import GCG, PEZ, AutoDAN, EditBeam, LocalSearch, RandomSearch
 from fuseprompt.models.base import HasVocabulary
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Constraint, Problem
@@ -74,6 +74,7 @@ def methods() -> dict[str, Any]:
         "autodan": method(steps=3),
         "uniform": replace(method(steps=4), beam_width=2, num_waiting=6),
         "local": LocalSearch(4, proposal, search_width=24, num_tokens=3, patience=1, restarts=1),
+        "beam": EditBeam(3, proposal, beam_width=2, search_width=12, num_tokens=3),
         "gcg": GCG(3, proposal, search_width=12, num_tokens=3),
         "random": RandomSearch(3, search_width=12, num_tokens=3),
         "pez": PEZ(5, maps=maps, num_tokens=3),

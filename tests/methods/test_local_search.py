@@ -12,9 +12,9 @@ from fuseprompt.objective.terms import Fluency, Label, TextSimilarity
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.search.beginnings import begin_whole
 from fuseprompt.search.edited import Edited, EditedProblem, EditState
-from fuseprompt.search.edits import Candidates
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import Progress, Result, minimize
+from fuseprompt.search.places import Candidates
 from tests.methods.fixtures import PREFIX, method, objective, problems
 from tests.tiny import classifier, gpt2, llama, sentence_encoder
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fuseprompt.methods import GCG, LocalSearch, PublishedSearch, RandomSearch
+from fuseprompt.methods import GCG, EditBeam, LocalSearch, PublishedSearch, RandomSearch
 from fuseprompt.objective.problem import Forbid, Problem
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.search.method import Method
@@ -24,6 +24,7 @@ GROWING = ("autodan", "uniform")
 #: Those that edit whole texts, so that they can be given one.
 EDITING: dict[str, Any] = {
     "local": LocalSearch(6, Gradient(4), search_width=512, num_exact=64),
+    "beam": EditBeam(3, Gradient(4), beam_width=2, search_width=512, num_exact=64),
     "gcg": GCG(12, Gradient(4), top_k=32, search_width=192),
     "random": RandomSearch(30, search_width=256),
 }

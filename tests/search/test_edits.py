@@ -17,8 +17,8 @@ from fuseprompt.objective.terms import Fluency, Label, TextSimilarity
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.search.edits import Candidates, Editor, Edits
-from fuseprompt.search.places import INSERT, LENGTHEN, REPLACE, RESPELL
+from fuseprompt.search.edits import Editor, Edits
+from fuseprompt.search.places import INSERT, LENGTHEN, REPLACE, RESPELL, Candidates
 from tests.tiny import MAX_LENGTH, classifier, gpt2, llama, sentence_encoder
 
 TARGETS = {"text": "a happy dog", "after-gpt2": " the sea", "after-llama": " a boat"}

@@ -6,6 +6,7 @@ from PIL import Image
 
 from fuseprompt.tasks.models import CaptionModels
 from tests.tiny import (
+    bert_module,
     bert_tokenizer,
     classifier,
     classifier_module,
@@ -33,6 +34,14 @@ def save_models(folder: Path) -> Path:
     file = folder / "models.yaml"
     file.write_text("".join(f"{key}: {folder / name}\n" for key, name in names.items()))
     return file
+
+
+def save_rewriter(folder: Path) -> dict[str, str]:
+    """Write the models of a rewrite; return their folders by setting."""
+    save_folder(folder / "lm", gpt2_module(), gpt2_tokenizer())
+    save_folder(folder / "classifier", classifier_module(), bert_tokenizer())
+    save_folder(folder / "encoder", bert_module(), bert_tokenizer())
+    return {name: str(folder / name) for name in ("lm", "classifier", "encoder")}
 
 
 def save_pictures(folder: Path, *names: str) -> list[str]:

@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "name": "name groups of texts, pictures or vectors by a short label each",
     "dream": "write fluent text that drives a hidden unit of a model",
     "elicit": "find a text after which language models go on as wanted",
+    "rewrite": "edit texts until a classifier gives them another label",
     "prepare": "make the offline models on this machine, once",
     "doctor": "print what is installed, what is missing and what mends it",
     "fit": "fit the maps between two models' embeddings",

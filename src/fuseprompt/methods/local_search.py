@@ -12,8 +12,8 @@ from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.edited import Edited, EditedProblem, EditState, limit
-from fuseprompt.search.edits import Candidates
 from fuseprompt.search.method import EveryStep, check_counts
+from fuseprompt.search.places import Candidates
 
 
 @final

@@ -148,6 +148,11 @@ class BoundTerm:
         return self.joint is None
 
     @property
+    def only_exact(self) -> bool:
+        """Whether proposals know nothing of this term, and only the best candidates get it."""
+        return bool(getattr(self.term, "only_exact", False))
+
+    @property
     def max_length(self) -> int:
         """Longest text in tokens, special ones included, targets set aside."""
         return self.model.max_length - (0 if self.joint is None else self.joint.num_reserved)

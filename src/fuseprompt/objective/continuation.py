@@ -35,13 +35,16 @@ class Continuation:
     should follow the text, such as " Paris", or pairs of a template, in which "{}" stands for the
     text, and what should follow it: [("{} The capital of France is", " Paris")]. The loss is the
     mean over the pairs. Template, text and continuation are encoded as one string; the tokens that
-    count are those which it does not share with the string before the continuation.
+    count are those which it does not share with the string before the continuation. With
+    `only_exact` it has no say in what an edit proposes, and is computed, as fluency is, only for
+    the candidates that are best by the other terms: a second opinion at a small price.
     """
 
     model: CausalLM
     weight: float = 1.0
     name: str = "continuation"
     target: str = "continuation"
+    only_exact: bool = False
 
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return the letters of all pairs as numbers."""

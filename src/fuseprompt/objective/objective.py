@@ -193,6 +193,11 @@ class Objective:
                     + (f"unknown targets {sorted(unknown)}; " if unknown else "")
                     + f"the terms of this objective ask for {sorted(wanted)}."
                 )
+            if unknown := set(problem.bounds) - set(self.weights):
+                raise ProblemError(
+                    f"Problem {problem.id!r}: bounds on unknown terms {sorted(unknown)}; the terms "
+                    f"are {list(self.weights)}."
+                )
         seeds = tuple(derive_seed(seed, p.id) if p.seed is None else p.seed for p in problems)
         bound = []
         for term in self.terms:
@@ -334,7 +339,8 @@ class BoundObjective:
 
     def weigh(self, text: str, problem: int, terms: Mapping[str, float]) -> Evaluation:
         """Return the evaluation of a text whose terms are known."""
-        weights, bounds = self.objective.weights, self.objective.bounds
+        weights = self.objective.weights
+        bounds = {**self.objective.bounds, **self.problems[problem].bounds}
         violation = self.demands(text, problem)
         # A bound may be a loss that was computed in another batch.
         over = (terms[name] - most for name, most in bounds.items())

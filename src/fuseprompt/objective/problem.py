@@ -26,6 +26,7 @@ class Problem:
             read and not scored, and what follows there is the end of the text, which then needs no
             full stop.
         seed: Made of the search's seed and of `id` by default.
+        bounds: The largest allowed loss of terms by name, for this problem only.
     """
 
     id: str
@@ -34,9 +35,11 @@ class Problem:
     start: str | None = None
     template: str = "{}"
     seed: int | None = None
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
+        object.__setattr__(self, "bounds", MappingProxyType(dict(self.bounds)))
         if self.template.count("{}") != 1:
             raise ProblemError(
                 f"Problem {self.id!r}: a template has one {{}} where the text goes, got "

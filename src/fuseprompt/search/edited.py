@@ -8,9 +8,10 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation, derive_se
 from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.beginnings import begin_whole
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.edits import Candidates, Editor, first_of_each
+from fuseprompt.search.edits import Editor, first_of_each
 from fuseprompt.search.hypotheses import TIE, order_by_loss
 from fuseprompt.search.method import Found, HistoryEntry
+from fuseprompt.search.places import Candidates
 from fuseprompt.text.token_classes import SENTENCE_ENDS
 
 
@@ -54,10 +55,17 @@ class EditState:
     num_steps: int = 0
 
     @classmethod
-    def start(cls, bound: BoundObjective, proposal: Proposal, num_tokens: int) -> "EditState":
+    def start(
+        cls,
+        bound: BoundObjective,
+        proposal: Proposal,
+        num_tokens: int,
+        *,
+        only_words: bool = False,
+    ) -> "EditState":
         """Return the state before the first step: starts, or random texts of so many tokens."""
         texts = begin_whole(bound, num_tokens)
-        editor = Editor.start(bound, proposal)
+        editor = Editor.start(bound, proposal, only_words=only_words)
         exact = editor.read(texts, range(len(texts))).evaluate()
         begun = [Edited(text, losses) for text, losses in zip(texts, exact, strict=True)]
         problems = tuple(EditedProblem(one, one, (one,), visited=(one.text,)) for one in begun)

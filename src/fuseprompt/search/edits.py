@@ -23,6 +23,7 @@ from fuseprompt.search.places import (
     REPLACING,
     RESPELL,
     WHOLE,
+    Candidates,
     Place,
     find_places,
 )
@@ -35,55 +36,27 @@ DEMAND: Final = 1000.0
 
 @final
 @dataclass(frozen=True, eq=False)
-class Candidates:
-    """Edited texts with the losses that are expected of them, unmet demands included."""
-
-    rows: Int[Tensor, " c"]  # the text that each was made of
-    texts: tuple[str, ...]
-    fluency: Float[Tensor, " c"]
-    predicted: Float[Tensor, " c"]
-
-    def __len__(self) -> int:
-        """Return the number of candidates."""
-        return len(self.texts)
-
-    @property
-    def pairs(self) -> list[tuple[int, str]]:
-        """The row and the text of each candidate."""
-        return list(zip(self.rows.tolist(), self.texts, strict=True))
-
-    def __getitem__(self, index: Sequence[int]) -> "Candidates":
-        """Return the chosen candidates."""
-        at = torch.tensor(list(index), dtype=torch.long)
-        texts = tuple(self.texts[i] for i in index)
-        return Candidates(self.rows[at], texts, self.fluency[at], self.predicted[at])
-
-    @staticmethod
-    def join(*parts: "Candidates") -> "Candidates":
-        """Return several lists of candidates as one without repetitions."""
-        together = Candidates(
-            torch.cat([p.rows for p in parts]),
-            tuple(text for p in parts for text in p.texts),
-            torch.cat([p.fluency for p in parts]),
-            torch.cat([p.predicted for p in parts]),
-        )
-        first = {pair: i for i, pair in reversed(list(enumerate(together.pairs)))}
-        return together[sorted(first.values())]
-
-
-@final
-@dataclass(frozen=True, eq=False)
 class Editor:
     """Names and scores edits of the texts of a bound objective."""
 
     bound: BoundObjective
     proposer: Proposer
+    only_words: bool = False  # A word may take the place of a word, and nothing else.
 
     @classmethod
-    def start(cls, bound: BoundObjective, proposal: Proposal) -> "Editor":
+    def start(
+        cls, bound: BoundObjective, proposal: Proposal, *, only_words: bool = False
+    ) -> "Editor":
         """Bind a proposal to all terms."""
         # Of 16 tokens inside or behind each word none was better (docs/decisions.md).
-        return cls(bound, Proposer.start(bound, proposal, num_word_internal=4))
+        return cls(bound, Proposer.start(bound, proposal, num_word_internal=4), only_words)
+
+    @cached_property
+    def is_word(self) -> Bool[Tensor, " v"]:
+        """Whether a token is letters, its blank aside."""
+        texts = self.bound.objective.primary.tokenizer.token_texts
+        rows = int(self.bound.objective.primary.vocabulary.shape[0])
+        return torch.tensor([i < len(texts) and texts[i].strip().isalpha() for i in range(rows)])
 
     def read(self, texts: Sequence[str], problems: Sequence[int]) -> "Edits":
         """Read texts, one or more of each problem, and predict what edits of them cost."""
@@ -153,6 +126,7 @@ class Edits:
             place
             for row, (text, prefix) in enumerate(pairs)
             for place in find_places(tokenizer, text, prefix, row)
+            if place.kind == REPLACE or not self.editor.only_words
         )
 
     @cached_property
@@ -183,7 +157,8 @@ class Edits:
         scores = torch.full_like(expected, float("inf"))
         device = scores.device
         initial = classes.initial_ids
-        terms = [(t.weight, self.editor.proposer.scorers[t.name]) for t in self.bound.terms]
+        scorers = self.editor.proposer.scorers
+        terms = [(t.weight, scorers[t.name]) for t in self.bound.terms if not t.only_exact]
         whole = [i for i, p in enumerate(self.places) if p.kind in WHOLE]
         if whole:
             positions = self._positions(whole)
@@ -212,6 +187,8 @@ class Edits:
                 torch.zeros(tokens.shape, device=device),
             )
             scores[at[:, None], tokens] = likely.gather(1, tokens) + moved
+        if self.editor.only_words:
+            scores[:, ~self.editor.is_word.to(device)] = float("inf")
         return scores
 
     def _positions(self, places: Sequence[int]) -> Positions:
@@ -338,15 +315,20 @@ class Edits:
     def score(self, candidates: Candidates, num_exact: int) -> list[tuple[int, str, Evaluation]]:
         """Return the exact losses of the best candidates of each text, and the texts' rows.
 
-        All terms but fluency are computed for every candidate; the costly fluency only for the
-        `num_exact` candidates that are best with the expected one.
+        All terms but fluency are computed for every candidate; the costly fluency, and terms that
+        are `only_exact`, for the `num_exact` candidates that are best with the expected one.
         """
         bound, rows = self.bound, candidates.rows.tolist()
         if not rows:
             return []
         problems = torch.tensor([self.problems[row] for row in rows])
         origins = [self.texts[row] for row in rows]
-        values = {t.name: t.score_texts(candidates.texts, problems, origins) for t in bound.terms}
+        values = {
+            t.name: torch.zeros(len(rows))
+            if t.only_exact
+            else t.score_texts(candidates.texts, problems, origins)
+            for t in bound.terms
+        }
         expected = self._weigh(candidates, values, candidates.fluency.tolist())
         order = sorted(range(len(rows)), key=lambda i: (expected[i].violation, expected[i].loss))
         fits = [i for i in order if expected[i].loss < float("inf")]
@@ -355,7 +337,12 @@ class Edits:
             return []
         few = candidates[chosen]
         exact = self._exact_fluency(few)
-        known = {name: value[torch.tensor(chosen)] for name, value in values.items()}
+        at = torch.tensor(chosen)
+        known = {name: value[at] for name, value in values.items()}
+        for term in bound.terms:
+            if term.only_exact:
+                begun = [origins[i] for i in chosen]
+                known[term.name] = term.score_texts(few.texts, problems[at], begun)
         evaluations = self._weigh(few, known, exact)
         return list(zip(few.rows.tolist(), few.texts, evaluations, strict=True))
 

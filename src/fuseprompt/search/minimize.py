@@ -21,6 +21,7 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
 from fuseprompt.objective.problem import Problem, list_words
 from fuseprompt.search.checkpoint import Checkpoint, Saved
 from fuseprompt.search.method import Found, HistoryEntry, Method
+from fuseprompt.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Scored:
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]  # the text of each id
     violation: float  # of constraints and bounds together; 0 if all are met
+
+    @staticmethod
+    def of(text: str, exact: Evaluation, tokenizer: Tokenizer) -> "Scored":
+        """Return a text whose losses are known."""
+        ids = tuple(tokenizer.encode(text))
+        tokens = tuple(tokenizer.decode([i]) for i in ids)
+        return Scored(text, exact.loss, exact.terms, ids, tokens, exact.violation)
 
 
 @final
@@ -298,12 +306,7 @@ def _rank(
     for outcome, problem in zip(found, bound.problems, strict=True):
         exact = [next(evaluations) for _ in outcome.texts]
         order = outcome.order(exact, tokenizer)
-        scored = []
-        for text, losses in ((outcome.texts[i], exact[i]) for i in order):
-            ids = tuple(tokenizer.encode(text))
-            tokens = tuple(tokenizer.decode([i]) for i in ids)
-            scored.append(Scored(text, losses.loss, losses.terms, ids, tokens, losses.violation))
-        yield scored, outcome, problem
+        yield [Scored.of(outcome.texts[i], exact[i], tokenizer) for i in order], outcome, problem
 
 
 def describe(setting: Any) -> Any:

@@ -1,9 +1,13 @@
-"""Places in a text where an edit may put a token."""
+"""Places in a text where an edit may put a token, and the texts that come of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from fuseprompt.text.tokenizer import Tokenizer
 
@@ -21,6 +25,44 @@ WHOLE: Final = (REPLACE, INSERT)
 
 #: The kinds where a token takes the place of others.
 REPLACING: Final = (REPLACE, RESPELL)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Edited texts with the losses that are expected of them, unmet demands included."""
+
+    rows: Int[Tensor, " c"]  # the text that each was made of
+    texts: tuple[str, ...]
+    fluency: Float[Tensor, " c"]
+    predicted: Float[Tensor, " c"]
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self.texts)
+
+    @property
+    def pairs(self) -> list[tuple[int, str]]:
+        """The row and the text of each candidate."""
+        return list(zip(self.rows.tolist(), self.texts, strict=True))
+
+    def __getitem__(self, index: Sequence[int]) -> "Candidates":
+        """Return the chosen candidates."""
+        at = torch.tensor(list(index), dtype=torch.long)
+        texts = tuple(self.texts[i] for i in index)
+        return Candidates(self.rows[at], texts, self.fluency[at], self.predicted[at])
+
+    @staticmethod
+    def join(*parts: "Candidates") -> "Candidates":
+        """Return several lists of candidates as one without repetitions."""
+        together = Candidates(
+            torch.cat([p.rows for p in parts]),
+            tuple(text for p in parts for text in p.texts),
+            torch.cat([p.fluency for p in parts]),
+            torch.cat([p.predicted for p in parts]),
+        )
+        first = {pair: i for i, pair in reversed(list(enumerate(together.pairs)))}
+        return together[sorted(first.values())]
 
 
 @final

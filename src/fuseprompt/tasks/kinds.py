@@ -49,6 +49,7 @@ PositiveInt = Annotated[
     int, Kind("N", "a whole number above 0 and below 2**31", int, lambda n: 0 < n < 2**31)
 ]
 NaturalInt = Annotated[int, Kind("N", "a whole number of at least 0", int, lambda n: n >= 0)]
+Share = Annotated[float, Kind("X", "a number from 0 to 1", float, lambda x: 0 <= x <= 1)]
 PositiveFloat = Annotated[float, Kind("X", "a number above 0", float, lambda x: x > 0)]
 Word = Annotated[str, Kind("WORD", "a word in UTF-8", lambda w: read_text(w).strip(), bool)]
 Weights = Annotated[Mapping[str, float], Kind("TERM=W", "TERM=NUMBER, such as image=20", read_pair)]

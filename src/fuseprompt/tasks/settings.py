@@ -21,6 +21,7 @@ from fuseprompt.tasks.kinds import (
     Name,
     PositiveFloat,
     PositiveInt,
+    Share,
     Text,
     Weights,
     Word,
@@ -198,6 +199,42 @@ class DreamSettings(JobSettings):
     prefix: Text = ""
     max_tokens: PositiveInt = 16
     texts: File | None = None
+
+
+@dataclass(frozen=True)
+class RewriteSettings(JobSettings):
+    """Settings of a rewrite.
+
+    Attributes:
+        label: Label that the text gets, such as positive or "not negative".
+        keep: Least similarity to the original, from 0 to 1.
+        max_changed: Largest share of the words that is changed.
+        less_fluent: By how many nats a token the text may be less fluent than the original.
+        forbid: Word that no text may have; may repeat.
+        require: Word that every text has; may repeat.
+        classifier: Classifier that decides on the label, an id or a folder.
+        encoder: Sentence encoder that says how similar two texts are, an id or a folder.
+        ask: What the language model reads before a label, {} being the text: its opinion counts
+            beside the classifier's. Nothing leaves it out.
+    """
+
+    label: Annotated[str, Kind("LABEL")] = field(kw_only=True)
+    keep: Share = 0.75
+    max_changed: Share = 0.4
+    less_fluent: PositiveFloat = 0.5
+    forbid: tuple[Word, ...] = ()
+    require: tuple[Word, ...] = ()
+    classifier: ModelId = "offline:sentiment"
+    encoder: ModelId = "offline:sentence"
+    ask: Text = "{}\nSentiment:"
+
+    def __post_init__(self) -> None:
+        """Check what can be known without models."""
+        super().__post_init__()
+        if self.ask and self.ask.count("{}") != 1:
+            raise UsageError(
+                f"ask {self.ask!r}: expected one {{}} where the text goes, or nothing."
+            )
 
 
 @dataclass(frozen=True)
