@@ -8,7 +8,7 @@ from fuseprompt.tasks.settings import ElicitSettings
 
 PAIRS = [("{} Its colour is", " red"), ("{} It tastes", " sweet")]
 
-settings = ElicitSettings(max_tokens=8, time_limit=20)
+settings = ElicitSettings(max_tokens=8)
 for found in elicit([PAIRS], settings):
     print(found.text)
     for model, ranks in found.rank.items():

@@ -7,9 +7,10 @@ import torch
 
 from fuseprompt.errors import UsageError
 from fuseprompt.objective.continuation import Continuation
-from fuseprompt.tasks.elicit import Elicited, elicit, objective_for, telling
+from fuseprompt.tasks.elicit import Elicited, elicit, go_on, objective_for, telling
 from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.settings import ElicitSettings
+from fuseprompt.text.retokenize import PaddedIds
 from tests.tiny import gpt2, llama
 
 SETTINGS = ElicitSettings(max_tokens=3)
@@ -55,6 +56,20 @@ def test_what_a_model_goes_on_with_is_its_likeliest_tokens(found: Elicited) -> N
             ids = model.tokenizer.encode(text) or model.end_ids[:1].tolist()
             first = int(model.next_log_probs(torch.tensor([ids]))[0].argmax())
             assert shown.startswith(model.tokenizer.decode([first]))
+
+
+def test_nothing_is_shown_behind_the_end_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = gpt2().tokenizer
+    (end,) = tokenizer.special_ids_of(tokenizer.special_texts[0])
+    answers = iter([tokenizer.encode("blue")[0], end, *tokenizer.encode("a") * 8])
+
+    def next_log_probs(_: object, rows: PaddedIds) -> torch.Tensor:
+        best = torch.full((len(rows),), next(answers))
+        return torch.nn.functional.one_hot(best, len(tokenizer.token_texts)).float()
+
+    monkeypatch.setattr("fuseprompt.tasks.elicit.PrefixCache.next_log_probs", next_log_probs)
+    first = tokenizer.decode(tokenizer.encode("blue")[:1])
+    assert go_on(gpt2(), ["The sky", "It"]) == [first, first]
 
 
 def test_the_loss_is_fluency_and_the_mean_of_the_models(found: Elicited) -> None:

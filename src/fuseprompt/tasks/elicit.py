@@ -1,5 +1,6 @@
 """Texts after which language models go on as wanted, each model with its own tokens."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -186,7 +187,7 @@ def _elicited(result: Result, pairs: tuple[Pair, ...], objective: Objective) -> 
             for filled, (_, following) in zip(with_text, pairs, strict=True)
         )
         without = [template.replace("{}", "").strip() for template, _ in pairs]
-        shown = _go_on(model, [*without, *with_text])
+        shown = go_on(model, [*without, *with_text])
         goes_on[model.name] = tuple(zip(shown[: len(pairs)], shown[len(pairs) :], strict=True))
     return Elicited(pairs, result.text, nll, rank, goes_on, result)
 
@@ -199,11 +200,14 @@ def _rank(model: CausalLM, filled: str, following: str) -> int:
     return int((log_probs > log_probs[whole[shared]]).sum()) + 1
 
 
-def _go_on(model: CausalLM, texts: Sequence[str]) -> list[str]:
-    """Return what a model finds likeliest after texts, token by token."""
+def go_on(model: CausalLM, texts: Sequence[str]) -> list[str]:
+    """Return what a model finds likeliest after texts, token by token, up to the end."""
     cache, begun = PrefixCache(model), model.tokenizer.encode_batch(list(texts))
     rows = [list(ids) for ids in begun]
     for _ in range(_SHOWN):
         best = cache.next_log_probs(PaddedIds.from_lists(rows)).argmax(dim=1).tolist()
         rows = [[*row, token] for row, token in zip(rows, best, strict=True)]
-    return model.tokenizer.decode_batch([r[len(b) :] for r, b in zip(rows, begun, strict=True)])
+    shown = model.tokenizer.decode_batch([r[len(b) :] for r, b in zip(rows, begun, strict=True)])
+    # Behind its end a text is another one.
+    ends = "|".join(map(re.escape, model.tokenizer.special_texts)) or r"(?!)"
+    return [re.split(ends, text)[0] for text in shown]
