@@ -47,6 +47,20 @@ TARGETS = (
     " an orange cat",
     " a red fire truck",
 )
+
+#: What is wrong with the results of one search, read one by one.
+WRONG = {
+    " happy birthday": "a scene that leads nowhere: no one speaks",
+    " winter": "many other words fit as well",
+    " seven": "makes no sense, and any number would do",
+    " a baseball bat": "names the bat before, and what ends up as what is odd",
+    " riding a horse": "has a wrong fact, and any activity would do",
+    " the kitchen": "nothing but that one goes there after a meal, not before",
+    " tea": "nothing",
+    " Einstein": "says the first name: certain, but hardly a finding",
+    " London": "nothing",
+    " Shakespeare": "says the first name: certain, but hardly a finding",
+}
 RIVALS = ("nanogcg", "tropt-gcg", "tropt-beast")
 TOKENS = 12
 
@@ -132,13 +146,15 @@ def table(journal: Journal) -> str:
         f"count). {len(whole)} of the {len(TARGETS)} targets were run: a text of at most {TOKENS}",
         "tokens each, on `offline:lm`. Means with 95 % bootstrap intervals over the targets.",
         "",
-        "The rivals minimise the nll of the target alone, as their recipes do. nanoGCG 0.3.0 and",
-        "the GCG of TROPT 0.1.1: 64 candidates a step (512 are more than the seconds allow), of the",
-        "best 256 tokens at a place, from `x x x ...`; BEAST of TROPT: 8 x 8 (15 x 15 are not done",
-        "in time), again with new draws while there is time. Ours: the defaults of the command,",
-        "which were chosen on other targets; repeated with other seeds in the same seconds. No text",
-        "of ours may have the target's own words; theirs may. Two models of different tokenizers",
-        "were not run: there was no time to fetch and read Gemma 3 270M.",
+        "The rivals minimise the nll of the target alone, as their recipes do: that their texts",
+        "are not fluent says what they are for. TROPT's GCG with a perplexity loss was not run.",
+        "nanoGCG 0.3.0 and TROPT 0.1.1's GCG: 64 candidates a step (with 512 the seconds would",
+        "do for two or three steps), of the best 256 tokens at a place, from `x x x ...`;",
+        "TROPT's BEAST: 8 x 8 (15 x 15 would take some 90 s), again with new draws while there",
+        "is time. These sizes were set after one trial of ten seconds and not tuned; ours were,",
+        "on targets of its own, and are the command's defaults. Repeated: other seeds in the",
+        "same seconds. No text of ours may have the target's own words; theirs may. Two models",
+        "of different tokenizers were not run.",
         "",
         "| method | target, nats a token | text, nats a token | says the target | CPU s |",
         "|---|---|---|---|---|",
@@ -154,10 +170,12 @@ def table(journal: Journal) -> str:
         lines.append(_line(method, found, [one["seconds"] for one in found]))
     lines += [
         "",
-        "Against each rival: how many nats a token our texts are more fluent where the target is",
-        "as likely, and how many nats a token likelier the target is after a text as fluent, both",
-        "on the front of our texts of the repeated search (between two of them on a line). Only",
-        "targets count for which our front has a text at least that good in what is held equal.",
+        "Against each rival: how many nats a token our texts are more fluent where the target",
+        "is as likely, and how many nats a token likelier the target is after a text as fluent,",
+        "both on the front of our texts of the repeated search (between two of them on a line).",
+        "Only targets count for which our front has a text at least that good in what is held",
+        "equal, which leaves out those where a rival makes the target likelier than any text of",
+        "ours.",
         "",
         "| rival | more fluent at equal nll | targets | likelier at equal fluency | targets |",
         "|---|---|---|---|---|",
@@ -172,7 +190,8 @@ def table(journal: Journal) -> str:
         lines.append(f"| {method} | {' | '.join(cells)} |")
     lines += ["", "Ours, one search, the worst first:", ""]
     for t in sorted(whole, key=lambda t: -_loss(first[t])):
-        lines.append(f"* {_shown(first[t])} **{t.strip()}**")
+        wrong = f" - {WRONG[t]}" if t in WRONG else ""
+        lines.append(f"* {_shown(first[t])} **{t.strip()}**{wrong}")
     for method in RIVALS:
         lines += ["", f"{method}:", ""]
         lines += [f"* {_shown(rows[f'{method}/{t}'])} **{t.strip()}**" for t in whole]
