@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> None:
     """Write a row for each group and arm that the journal lacks."""
     torch.set_num_threads(args.threads)
     journal, settings = Journal(args.journal), NameSettings()
-    for kind in ("captions", "photos"):
+    for kind in ("photos", "captions"):
         if kind == "photos" and args.photos is None:
             continue
         objective = objective_of(settings, sees_pictures=kind == "photos")
