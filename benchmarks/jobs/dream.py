@@ -40,7 +40,11 @@ from fuseprompt.tasks.settings import DreamSettings
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_CAPTIONS, NUM_SAMPLE = 20_000, 200
 OURS, LM_ALONE, GCG_OWN = "dream", "language model's proposals alone", "GCG in the unit's model"
-ARMS = (OURS, LM_ALONE, GCG_OWN)
+MATCHED = "dream, --fluency of the caption"
+ARMS = (OURS, MATCHED, LM_ALONE, GCG_OWN)
+
+#: The two seeds drew the same unit here, and defaults were tried on it: no figure counts it.
+TUNED = "sentence, 4, units 2"
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ def run(folder: Path, seed: int, arms: Sequence[str]) -> None:
         values, vector = content["acts"][:, row], content["W"][row]
         facts = _caption_facts(lm, captions, values)
         budget = None if arm == OURS else journal.rows[f"{OURS}/{key}"]["seconds"]
-        found = _search(arm, models[group.model], lm, group, vector, budget)
+        found = _search(arm, models[group.model], lm, group, vector, budget, facts)
         journal.append(f"{arm}/{key}", {"arm": arm, "group": group.name, **facts, **found})
         print(arm, key, found, facts, flush=True)
 
@@ -216,10 +220,18 @@ def _caption_facts(lm: CausalLM, captions: Sequence[str], values: Tensor) -> dic
 
 
 def _search(
-    arm: str, model: Any, lm: CausalLM, group: Group, vector: Tensor, budget: float | None
+    arm: str,
+    model: Any,
+    lm: CausalLM,
+    group: Group,
+    vector: Tensor,
+    budget: float | None,
+    facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the text of an arm with its figures; the budget is CPU seconds."""
     settings = DreamSettings(model=group.model, layer=str(group.layer), device="cpu")
+    if arm == MATCHED:
+        settings = replace(settings, fluency=facts["caption_fluency"])
     # The vector alone is what `--direction FILE` gives; a unit is the vector of one 1.
     states = HiddenStates(model, group.layer, directions=vector[None])
     fluency = Fluency(lm, enough=settings.fluency)
@@ -229,7 +241,7 @@ def _search(
         bounds={"fluency": settings.fluency},
     )
     started = time.process_time()
-    if arm == OURS:
+    if arm in (OURS, MATCHED):
         (found,) = dream([0], settings, objective=objective)
         assert isinstance(found, Dream), found
         text = found.result.text
@@ -280,6 +292,7 @@ def table(folder: Path, seed: int) -> str:
     """Return the page."""
     file = folder / f"dream-{seed}.jsonl"
     rows = list(Journal(file if file.exists() else RESULTS / "dream.jsonl.gz").rows.values())
+    rows = [row for row in rows if row["key"].partition("/")[2] != TUNED]
     lines = [
         "| arm | directions | reached | stds above the caption | nats a token | CPU s |",
         "|---|---:|---:|---:|---:|---:|",

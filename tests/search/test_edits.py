@@ -274,6 +274,11 @@ def test_words_are_removed_and_wanted_ones_added() -> None:
     assert {"An image of museum dog", "An image of a museum"} <= {*wanted}
 
 
+def test_a_text_that_breaks_off_at_a_comma_can_end() -> None:
+    texts = read(gpt2, ["An image of a dog,"], "An image of").removals().texts
+    assert {"An image of a dog.", "An image of a dog!"} <= {*texts}
+
+
 def test_a_wanted_word_is_added_whole_where_the_text_ends_in_its_beginning() -> None:
     edits = read(gpt2, ["An image of a muse"], "An image of", "{}", Require(("museum",)))
     wanted = [t for t in edits.removals().texts if "um" in t]

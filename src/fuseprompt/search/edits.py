@@ -305,9 +305,9 @@ class Edits:
                 for place in (p for p in self.places if p.row == row and p.kind in WHOLE):
                     begun = place.left + wanted if place.left else wanted.lstrip()
                     add(row, begun + place.right, total, count)
-            if text[-1:].isalnum():
+            if text[-1:].isalnum() or text[-1:] in ",;:-":
                 for end in SENTENCE_ENDS:
-                    add(row, text + end, total, count)
+                    add(row, text.rstrip(",;:- ") + end, total, count)
         values = torch.tensor(fluency)
         index = torch.tensor(rows, dtype=torch.long)
         return self._keep(Candidates(index, tuple(texts), values, term.weight * values))
