@@ -17,10 +17,10 @@ from fuseprompt.errors import FuseError, FuseWarning, UsageError
 
 COMMANDS: Final[Mapping[str, str]] = {
     "caption": "caption images with several models, none of them trained",
-    "name": "name groups of texts, pictures or vectors by a short label each",
-    "dream": "write fluent text that drives a hidden unit of a model",
-    "elicit": "find a text after which language models go on as wanted",
     "rewrite": "edit texts until a classifier gives them another label",
+    "name": "name groups of texts, pictures or vectors by a short label each",
+    "elicit": "find a text after which language models go on as wanted",
+    "dream": "write fluent text that drives a hidden unit of a model",
     "prepare": "make the offline models on this machine, once",
     "doctor": "print what is installed, what is missing and what mends it",
     "fit": "fit the maps between two models' embeddings",
@@ -36,9 +36,10 @@ _ABOUT: Final = "Optimise one text against several models at once, whatever toke
 
 _FIRST_STEPS: Final = f"""{_ABOUT}
 
-  fuseprompt prepare            first, once: make the offline models on this machine
-  fuseprompt caption photo.jpg  caption a photo with them
-  fuseprompt --help             list all commands"""
+  fuseprompt prepare                               first, once: make the offline models here
+  fuseprompt caption photo.jpg                     caption a photo with them
+  fuseprompt rewrite "It broke." --label positive  give a text another label
+  fuseprompt --help                                list all commands"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
