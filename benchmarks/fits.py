@@ -21,7 +21,16 @@ from fuseprompt.cache import write_atomically
 from fuseprompt.errors import FuseError
 from fuseprompt.fuse.fit import FitSettings, fit_adapter
 from fuseprompt.fuse.table import JacobianTable
-from fuseprompt.methods import GCG, PEZ, AutoDAN, LocalSearch, PublishedSearch, RandomSearch
+from fuseprompt.methods import (
+    GCG,
+    PEZ,
+    AutoDAN,
+    Drafts,
+    EditBeam,
+    LocalSearch,
+    PublishedSearch,
+    RandomSearch,
+)
 from fuseprompt.objective import (
     Activation,
     Continuation,
@@ -103,6 +112,7 @@ def methods(proposal: Proposal) -> dict[str, Any]:
         "AutoDAN": beam,
         "AutoDAN, uniform cost": replace(beam, num_waiting=8),
         "LocalSearch": LocalSearch(_STEPS, proposal, search_width=64, num_exact=24),
+        "EditBeam": EditBeam(_STEPS, proposal, search_width=64, num_exact=24),
         "GCG": GCG(_STEPS, proposal, top_k=16, search_width=64),
     }
 
@@ -112,6 +122,7 @@ def methods_without(maps: tuple[JacobianTable, ...]) -> dict[str, Any]:
     published = PublishedSearch(_STEPS, 16, 2, tables=fit_all(by_pairs=False))
     return {
         "RandomSearch": (RandomSearch(_STEPS, search_width=64), "none"),
+        "Drafts": (Drafts(_STEPS), "none"),
         "PEZ": (PEZ(8, maps=Fuse(maps)), "fuse"),
         "PublishedSearch": (published, "fuse"),
     }
