@@ -155,7 +155,10 @@ def _as_tensors(index: Any) -> Any:
     """Return an index with a tensor in place of each list."""
     if isinstance(index, tuple):
         return tuple(_as_tensors(part) for part in index)
-    return torch.tensor(index) if isinstance(index, list) else index
+    if not isinstance(index, list):
+        return index
+    # An empty list is no row; its tensor would be one of floats, which indexes nothing.
+    return torch.tensor(index) if index else torch.tensor(index, dtype=torch.long)
 
 
 def _refuse_mixed(func: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> None:

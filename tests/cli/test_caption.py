@@ -129,7 +129,7 @@ def test_without_json_it_is_for_people(run, tmp_path) -> None:
 def test_quiet_prints_results_and_errors_only(run, tmp_path) -> None:
     output = run(*save_pictures(tmp_path, "a.png"), str(tmp_path / "none.png"), "--quiet")
     assert output.code == 1
-    assert len(output.out.splitlines()) == 2
+    assert len(output.out.splitlines()) == 3
     assert output.err.startswith("error: ")
     assert len(output.err.splitlines()) == 1
 

@@ -40,7 +40,7 @@ def test_a_file_holds_what_the_paper_states_as_options_of_evaluate(name) -> None
     # The report has the paper's row for it.
     tones = ("positive", "negative") if read.get("sentiment") == "both" else ("",)
     for tone in tones:
-        assert published_rows(read["dataset"], read["split"], tone)[0].name == "FUSE"
+        assert published_rows(read["dataset"], read["split"], tone)[0]["name"] == "FUSE"
 
 
 @pytest.fixture(scope="module")

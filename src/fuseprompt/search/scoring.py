@@ -58,13 +58,17 @@ def finish_sentences(
     # `log_probs`, of the token after each hypothesis, hold the price of the closing punctuation, so
     # that the language model predicts only the end of the text: once per sentence.
     problems = active.problems.tolist()
-    alone = [i for i, problem in enumerate(problems) if not bound.around[problem][1]]
-    nll = bound.end_nll(log_probs, problems)
-    may = ((nll <= max_nats) & (active.num_chosen > 0)).tolist()
-    here = [i for i in range(len(active)) if may[i] and i not in set(alone)]
+    inside = [i for i, problem in enumerate(problems) if bound.around[problem][1]]
+    alone = sorted({*range(len(active))} - {*inside})
     closed = _close(active[alone], log_probs[alone], classes, max_nats)
+    ways: list[tuple[Hypotheses, Tensor | None]] = [(closed, None)]
+    if inside:
+        nll = bound.end_nll(log_probs[inside], [problems[i] for i in inside])
+        may = ((nll <= max_nats) & (active[inside].num_chosen > 0)).tolist()
+        here = [i for i, one in zip(inside, may, strict=True) if one]
+        ways.append((active[here], log_probs[here]))
     found = [set(known) for known in finished]
-    for some, likely in ((closed, None), (active[here], log_probs[here])):
+    for some, likely in ways:
         places = zip(some.texts, some.problems.tolist(), strict=True)
         kept = [i for i, (text, problem) in enumerate(places) if bound.is_complete(text, problem)]
         if not kept:
