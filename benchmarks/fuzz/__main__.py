@@ -34,6 +34,8 @@ from PIL import Image, ImageOps
 
 from benchmarks.fuzz.damages import damage_bytes, damage_json, damage_model_file, is_json, remove
 from fuseprompt.cli.main import main as run_command
+from fuseprompt.errors import FuseError
+from fuseprompt.evaluation.datasets import read_dataset
 from fuseprompt.models.images import open_image
 from fuseprompt.objective.objective import BoundObjective, Problem
 from fuseprompt.offline import manifest
@@ -229,24 +231,24 @@ def configuration(inputs: Inputs, work: Path, draw: random.Random) -> tuple[str,
 def dataset(inputs: Inputs, work: Path, draw: random.Random) -> tuple[str, str, Ending]:
     """Read a damaged dataset: its fingerprint, or a note, shows that it is another one."""
     name = draw.choice(sorted(p.name for p in inputs.datasets.iterdir()))
-    argv = ("datasets", name, "--json", "--root")
-    (sound,) = call(*argv, str(inputs.datasets / name)).records
+    sound = read_dataset(name, inputs.datasets / name)
     root = Path(shutil.copytree(inputs.datasets / name, work / name))
     files = sorted(f for f in root.rglob("*") if f.is_file())
     texts = [f for f in files if f.suffix in (".json", ".jsonl")]
     file = draw.choice(texts if draw.random() < 0.8 else files)
     kinds = [damage_bytes, remove] + [damage_json] * 3 * (file.suffix == ".json")
     how = draw.choice(kinds)(file, draw)
-    outcome = call(*argv, str(root))
-    if outcome.fault or not outcome.records:
-        ending = refused(outcome) or Ending("mute", outcome.code, "no result")
-    elif outcome.records[0] == sound:
-        # A picture whose bytes changed is the caption's matter.
-        ending = Ending("same", outcome.code, "")
+    try:
+        found = read_dataset(name, root)
+    except FuseError as error:
+        ending = Ending("refused", 1, str(error))
+    except Exception as error:
+        ending = Ending("traceback", None, repr(error))
     else:
-        found = outcome.records[0]
-        shows = [key for key in ("fingerprint", "notes", "missing") if found[key] != sound[key]]
-        ending = Ending("says" if shows else "silent", outcome.code, ", ".join(shows))
+        shows = found.fingerprint != sound.fingerprint or found.notes != sound.notes
+        lost = any(not item.image.is_file() for item in found.items)
+        # A picture whose bytes changed is the caption's matter.
+        ending = Ending("says" if shows or lost else "same", 0, ", ".join(found.notes))
     return f"{name}/{file.name}", how, ending
 
 

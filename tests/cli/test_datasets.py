@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fuseprompt.cli.main import main
 from fuseprompt.evaluation.datasets import NAMES, SOURCES
-from tests.evaluation.datasets import fixtures
 
 
 def test_it_lists_every_dataset_with_its_files_and_origin(
@@ -37,41 +35,6 @@ def test_one_dataset_alone(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert printed.startswith("nocaps: NoCaps\n  splits      val (4,500 images)")
     assert "coco:" not in printed
-
-
-def test_a_complete_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = fixtures.write_folder(tmp_path)
-    assert main(["datasets", "folder", "--root", str(root)]) == 0
-    assert capsys.readouterr().out.splitlines()[1:4] == [
-        "  images       3",
-        "  captions     4 by people",
-        "  to write     3",
-    ]
-    assert main(["datasets", "folder", "--root", str(root), "--quiet"]) == 0
-    assert capsys.readouterr().out == ""
-
-
-def test_what_is_missing_is_told_with_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = fixtures.write_senticap(tmp_path)
-    (root / "val2014" / fixtures.coco_name(7)).unlink()
-    assert main(["datasets", "senticap", "--root", str(root)]) == 1
-    printed = capsys.readouterr().out
-    assert "  to write     4 (2 negative, 2 positive)" in printed
-    assert f"1 images are missing or empty: {root}/val2014/{fixtures.coco_name(7)}\n" in printed
-    assert "2 images, published are 743" in printed
-    assert main(["datasets", "senticap", "--root", str(root), "--json", "--sentiment=both"]) == 1
-    (line,) = capsys.readouterr().out.splitlines()
-    check = json.loads(line)
-    assert (check["missing"], check["images"], check["complete"]) == (1, 2, False)
-
-
-def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["datasets", "--root", "x"]) == 2
-    assert "--root: of which dataset? Name one of coco" in capsys.readouterr().err
-    assert main(["datasets", "coco", "--split", "val2014"]) == 2
-    assert "give --root DIR, too" in capsys.readouterr().err
 
 
 def test_an_unknown_dataset_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,6 @@ from fuseprompt.tasks.caption import objective_of
 from fuseprompt.tasks.models import load_models
 from fuseprompt.tasks.settings import CaptionSettings
 from tests.evaluation.runs.fakes import InlineWorker, captions_of
-from tests.evaluation.runs.test_dispatch import Endless
 from tests.tasks.fixtures import save_models, save_pictures
 
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
@@ -96,16 +95,13 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     inline, data, tmp_path, models, capsys
 ) -> None:
     out = tmp_path / "run"
-    assert main(command(data, out, models, "--json", "--check-grouping")) == 0
+    assert main(command(data, out, models, "--json")) == 0
     printed = capsys.readouterr()
     (line,) = (json.loads(text) for text in printed.out.splitlines())
     assert (line["captions"], line["failures"], line["missing"]) == (6, 0, 0)
     assert line["scores"][""]["coverage"] == 1.0
-    assert line["grouping"]["num_captions"] == 6
-    assert line["grouping"]["largest_difference"] <= 1e-5
-    assert {"report.md", "gallery.html", "scores.json", "grouping.json"} <= {
-        path.name for path in out.iterdir()
-    }
+    names = {path.name for path in out.iterdir()}
+    assert {"report.md", "gallery.html", "scores.json"} <= names
     assert "note: the published metrics will be missing: " in printed.err
     run = read_run(out)
     assert run.settings.search["weights"] == {"fluency": 1.0, "image": 12.0}
@@ -160,20 +156,6 @@ def test_progress_has_pace_and_time_left(
     lines = [line for line in capsys.readouterr().err.splitlines() if "captions" in line]
     assert re.fullmatch(r"4/6 captions, [\d,]+ an hour, \d+ (s|min) left", lines[0])
     assert lines[-1].startswith("6/6 captions, ")
-
-
-def test_a_worker_that_hangs_is_ended_in_time(data, tmp_path, models, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(workers, "LocalWorker", Endless)
-    options = ("--no-score", "--group-timeout", "0.02")
-    assert main(command(data, tmp_path / "run", models, *options)) == 1
-    printed = capsys.readouterr().out
-    assert "run: 5 of 6 captions" in printed
-    assert "failed: 2.png: the search took longer than --group-timeout 0.02 s" in printed
-    # It is no setting: a run may be resumed with another one, or none.
-    monkeypatch.setattr(workers, "LocalWorker", InlineWorker)
-    assert main(command(data, tmp_path / "run", models, "--no-score", "--resume")) == 0
-    assert main(command(data, tmp_path / "other", models, "--group-timeout", "0")) == 2
-    assert "--group-timeout 0: expected a number above 0." in capsys.readouterr().err
 
 
 def test_options_come_from_a_file(inline, data, tmp_path, models) -> None:

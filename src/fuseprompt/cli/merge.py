@@ -41,12 +41,7 @@ def run(options: Options) -> int:
     from fuseprompt.evaluation.report import conclude
     from fuseprompt.evaluation.runs.folder import merge
 
-    merged = merge(options.runs, options.out)
-    run, note = merged.run, options.output.note
-
-    if merged.num_doubled:
-        differing = f"{merged.num_differing:,} of them not the same; the first folder's count"
-        note(f"{merged.num_doubled:,} captions are in more than one folder, {differing}")
+    run, note = merge(options.runs, options.out), options.output.note
     if run.num_missing:
         note(f"{run.num_missing:,} captions are missing and count as zero")
     scores: Any = {}

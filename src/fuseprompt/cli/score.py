@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
-from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores, Scoring
+from fuseprompt.evaluation.metrics.base import METRICS, Scores, Scoring
 from fuseprompt.tasks.kinds import (
     Folder,
     Name,
@@ -90,18 +90,7 @@ def print_scores(scores: Mapping[str, Scores]) -> None:
                 text = f"unavailable: {'see above' if score.note in reasons else score.note}"
                 reasons.add(score.note)
             elif score.by:
-                text = f"{score.value:.4f}  {_describe(score)}"
+                text = f"{score.value:.4f}  {score.origin}"
             else:
                 text = f"{100 * score.value:.2f}" if name in METRICS else f"{score.value:.4f}"
             print(f" {name:10}  {text}")
-
-
-def _describe(score: Score) -> str:
-    """Return the model behind a score, and whether the captions were optimised for it."""
-    notes = {
-        True: "not optimised for",
-        False: "the captions were optimised for it",
-        None: "without --optimised, nobody knows whether the captions were optimised for it",
-    }
-    details = "".join(f"; {name} {number:.4f}" for name, number in score.details.items())
-    return f"by {score.by} ({notes[score.independent]}{details})"

@@ -252,13 +252,6 @@ TITLES: Final[Mapping[str, str]] = {
 #: Shown in percent, as shares are; a likelihood in nats is no share.
 PERCENT: Final = frozenset({*METRICS, "sentiment_accuracy"})
 
-#: What a score by a model is worth, by whether the captions were not optimised for that model.
-_KINDS: Final[Mapping[bool | None, str]] = {
-    True: ", which the captions were not optimised for",
-    False: ", **which the captions were optimised for**",
-    None: ", of which it is not known whether the captions were optimised for it",
-}
-
 
 def published_rows(dataset: str, split: str, sentiment: str = "") -> list[dict[str, Any]]:
     """Return the published rows of a dataset, the paper's first; none for most.
@@ -333,9 +326,7 @@ def _notes(scores: Scores, published: Sequence[Mapping[str, Any]]) -> list[str]:
         if score.value is None:
             lines.append(f"{title}: not available: {score.note}")
         elif score.by:
-            kind = _KINDS[score.independent]
-            details = "".join(f"; {name}: {number:.3f}" for name, number in score.details.items())
-            lines.append(f"{title}: {show(metric, score)}, by {score.by}{kind}{details}.")
+            lines.append(f"{title}: {show(metric, score)}, {score.origin}.")
     lines += scores.notes
     for row in published:
         note = f"; {row['note']}" if row.get("note") else ""

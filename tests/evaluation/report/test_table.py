@@ -50,7 +50,7 @@ def test_each_sentiment_has_a_table_with_its_own_rows() -> None:
     assert "### negative" in section
     assert "| **this run** |  | 30.00 | 25.00 | 90.00 |" in section
     assert "sentiment: 90.00, by a lexicon, which the captions were not optimised for;" in section
-    assert "for; on people's captions: 0.950." in section
+    assert "for; on people's captions 0.950." in section
     assert "| ConZIC | no | 1.78 | 5.54 | 99.10 |" in section
     assert section.count("no CoreNLP") == 1  # For both sentiments.
 

@@ -316,13 +316,6 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, whole: bytes, monkey
     assert captions_of(tmp_path / "run") == whole
 
 
-def test_hours_leave_the_rest_to_a_later_run(tmp_path: Path, whole: bytes) -> None:
-    run = run_fake(tmp_path / "data", tmp_path / "run", hours=1e-9)
-    assert len(run.captions) == 4
-    run_fake(tmp_path / "data", tmp_path / "run", resume=True)
-    assert captions_of(tmp_path / "run") == whole
-
-
 def test_the_status_has_pace_and_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Status] = []
     caption_dataset(

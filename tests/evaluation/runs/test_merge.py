@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fuseprompt.errors import RunError
-from fuseprompt.evaluation.runs.folder import merge
+from fuseprompt.evaluation.runs.folder import merge, read_run
 from tests.evaluation.runs.fakes import SETTINGS, MakeFake, captions_of, run_fake
 
 
@@ -22,14 +22,14 @@ def test_merged_shards_are_the_bytes_of_one_run(tmp_path: Path) -> None:
     whole = run_fake(tmp_path / "data", tmp_path / "whole")
     merged = merge(list(reversed(shards(tmp_path))), tmp_path / "out")
     assert captions_of(tmp_path / "out") == captions_of(tmp_path / "whole")
-    assert merged.run.scope == whole.scope
-    assert (merged.num_doubled, merged.run.num_missing) == (0, 0)
+    assert merged.scope == whole.scope
+    assert merged.num_missing == 0
 
 
 def test_a_missing_shard_is_counted_and_can_be_made_good(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "whole")
     merged = merge(shards(tmp_path)[:2], tmp_path / "out")
-    assert merged.run.num_missing == 2
+    assert merged.num_missing == 2
     run_fake(tmp_path / "data", tmp_path / "out", resume=True)
     assert captions_of(tmp_path / "out") == captions_of(tmp_path / "whole")
 
@@ -38,8 +38,9 @@ def test_captions_in_two_folders_count_once(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "one", MakeFake(poison=("9",)))
     run_fake(tmp_path / "data", tmp_path / "two")
     merged = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "out")
-    assert (merged.num_doubled, merged.num_differing) == (9, 1)  # "10" was searched without "9".
-    assert merged.run.failures == {}
+    # "10" was searched without "9" in the first folder, which counts.
+    assert merged.captions["10", ""] == read_run(tmp_path / "one").captions["10", ""]
+    assert merged.failures == {}
 
 
 def test_other_settings_and_other_images_are_refused(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_one_run_is_merged_in_place(tmp_path: Path) -> None:
     run_fake(tmp_path / "data", tmp_path / "run")
     before = captions_of(tmp_path / "run")
     (tmp_path / "run" / "captions.jsonl").unlink()
-    assert len(merge([tmp_path / "run"]).run.captions) == 10
+    assert len(merge([tmp_path / "run"]).captions) == 10
     assert captions_of(tmp_path / "run") == before
     with pytest.raises(RunError, match="no run"):
         merge([tmp_path / "none"])

@@ -41,31 +41,12 @@ def test_groups_hold_one_sentiment() -> None:
     assert [[j.id for j in g] for g in groups] == [["1", "2"], ["3"], ["1", "2"]]
 
 
-def test_a_shard_is_typed_or_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(variables: dict[str, str]) -> Shard:
-        monkeypatch.setattr("os.environ", variables)
-        return read_shard("auto")
-
+def test_a_shard_is_typed() -> None:
     assert read_shard("2/8") == Shard(2, 8)
     assert str(Shard(2, 8)) == "2/8"
-    slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}
-    assert find(slurm) == Shard(3, 4)
-    assert find({"RANK": "0", "WORLD_SIZE": "2"}) == Shard(1, 2)
-    consecutive = {**slurm, "SLURM_ARRAY_TASK_MAX": "8"}
-    assert find(consecutive) == Shard(3, 4)
-    for wrong in (
-        {"SLURM_ARRAY_TASK_ID": "9"},
-        {"SLURM_ARRAY_TASK_ID": "4"},
-        {"SLURM_ARRAY_TASK_COUNT": "two"},
-        {"SLURM_ARRAY_TASK_MAX": "11"},  # 5-11:2, or only some of 5 to 11.
-    ):
-        with pytest.raises(RunError, match=r"TASK_MIN=5.*expected an array of consecutive numbers"):
-            find({**slurm, **wrong})
     for text in ("0/2", "3/2", "1", "a/b", "1/0"):
         with pytest.raises(RunError, match="expected i/n with i from 1 to n, such as 2/8"):
             read_shard(text)
-    with pytest.raises(RunError, match="neither a SLURM array"):
-        find({})
 
 
 def test_a_group_is_done_when_all_were_searched_together() -> None:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from fuseprompt.errors import RunError
-from fuseprompt.evaluation.runs import dispatch
 from fuseprompt.evaluation.runs.evaluate import caption_dataset
 from fuseprompt.evaluation.runs.folder import Run
 from fuseprompt.evaluation.runs.journal import read_journal
@@ -75,12 +74,11 @@ def run_ray(
     make: MakeSearcher,
     *,
     count: int = 60,
-    group_timeout: float | None = None,
 ) -> Run:
     return caption_dataset(
         fake_dataset(data, count),
         SETTINGS,
-        RunOptions(Path("data"), out, resume=True, workers=2, group_timeout=group_timeout),
+        RunOptions(Path("data"), out, resume=True, workers=2),
         open_workers=lambda: ray_workers(make, num_workers=2, threads=1, gpu=False),
     )
 
@@ -100,20 +98,6 @@ def test_poison_and_deaths_cost_no_other_its_caption(ray: None, tmp_path: Path) 
     assert sorted(log.read_text().splitlines()) == ["21 22 23 24", "5 6 7 8"]
     run_fake(tmp_path / "data", tmp_path / "alone", count=60)
     assert captions_of(tmp_path / "run") == captions_of(tmp_path / "alone")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_an_image_that_hangs_fails_alone(
-    ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dispatch, "_TURN", 0.2)
-    data, make = tmp_path / "data", MakeFake(hanging=("7",))
-    run = run_ray(data, tmp_path / "run", make, count=12, group_timeout=2.0)
-    assert list(run.failures) == [("7", "")]
-    assert "--group-timeout 2 s" in run.failures["7", ""].error
-    run_fake(data, tmp_path / "poison", MakeFake(poison=("7",)), count=12)
-    assert captions_of(tmp_path / "run") == captions_of(tmp_path / "poison")
 
 
 @pytest.mark.slow

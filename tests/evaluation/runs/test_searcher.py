@@ -63,7 +63,8 @@ def test_a_curve_counts_the_end_everywhere_and_ends_in_the_reported_loss(
     assert found.curve == pytest.approx([*finished, found.loss], abs=1e-5)
     assert found.curve[-1] == found.loss
     if margin > 0 and found.finished:
-        assert list(found.curve) == sorted(found.curve, reverse=True)
+        falling = sorted(found.curve, reverse=True)  # But for the last bits of a loss.
+        assert list(found.curve) == pytest.approx(falling, abs=1e-5)
     exact = bound.evaluate([found.text], [0])[0].loss
     assert found.loss == pytest.approx(exact, abs=1e-5)
     known = {a.text: a.loss for a in (one.result, *one.result.alternatives)}

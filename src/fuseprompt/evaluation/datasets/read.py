@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fuseprompt.errors import DatasetError, ImageError
 from fuseprompt.evaluation.datasets.base import (
@@ -56,43 +56,6 @@ def read_dataset(
 def find_source(name: str) -> Source:
     """Return the facts of a dataset, or raise a `DatasetError` with the nearest name."""
     return SOURCES[_known(name, NAMES, "dataset")]
-
-
-def check_dataset(
-    name: str, root: Path, *, split: str | None = None, sentiment: str | None = None
-) -> dict[str, Any]:
-    """Return what is in a dataset's folder, read as `read_dataset` does, as JSON has it.
-
-    It is complete if every image is there and nothing differs from what was published.
-    """
-    dataset = read_dataset(name, root, split=split, sentiment=sentiment)
-    images = {item.id: item.image for item in dataset.items}
-    missing = [str(image) for image in images.values() if not _has_content(image)]
-    return {
-        "dataset": name,
-        "split": dataset.split,
-        "captions_to_write": len(dataset.items),  # One for each sentiment of an image.
-        "images": len(images),
-        "references": sum(len(item.references) for item in dataset.items),
-        "by_sentiment": _counted(item.sentiment for item in dataset.items),
-        "by_domain": _counted(item.domain for item in dataset.items),
-        "missing": len(missing),
-        "first_missing": missing[:3],
-        "notes": dataset.notes,
-        "fingerprint": dataset.fingerprint,
-        "complete": not (missing or dataset.notes),
-    }
-
-
-def _counted(values: Iterable[str]) -> dict[str, int]:
-    return {value: count for value, count in sorted(Counter(values).items()) if value}
-
-
-def _has_content(image: Path) -> bool:
-    try:
-        return image.is_file() and image.stat().st_size > 0
-    except OSError:
-        return False
 
 
 def _read_split(

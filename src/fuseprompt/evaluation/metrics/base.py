@@ -7,6 +7,13 @@ from typing import Any, Final, final
 
 from fuseprompt.errors import FuseError
 
+#: What a score by a model is worth, by whether the captions were not optimised for that model.
+_KINDS: Final[Mapping[bool | None, str]] = {
+    True: "which the captions were not optimised for",
+    False: "**which the captions were optimised for**",
+    None: "of which it is not known whether the captions were optimised for it (--optimised says)",
+}
+
 #: The metrics of the published tables, in their order, as JSON names them.
 METRICS: Final = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider", "spice")
 
@@ -48,6 +55,12 @@ class Score:
     by: str = ""  # The model or lexicon that the value depends on.
     independent: bool | None = None  # The captions were not optimised for that model.
     details: Mapping[str, float] = field(default_factory=dict)  # Numbers to compare it with.
+
+    @property
+    def origin(self) -> str:
+        """The model that gave the value, what that is worth, and numbers to compare it with."""
+        details = "".join(f"; {name} {number:.3f}" for name, number in self.details.items())
+        return f"by {self.by}, {_KINDS[self.independent]}{details}"
 
     def as_json(self) -> Any:
         """Return a number, `{"unavailable": note}`, or an object where a model gave the number."""

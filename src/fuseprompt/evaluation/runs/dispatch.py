@@ -2,13 +2,12 @@
 
 A group that fails is tried `MAX_ATTEMPTS` times. Then images that cannot be read are left out and
 the others are searched together; if the search itself failed or killed its worker, each image is
-searched alone: a bad image costs no other its caption. A search that takes too long has failed.
+searched alone: a bad image costs no other its caption.
 """
 
 import platform
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,9 +28,6 @@ MAX_DEATHS_AT_START: Final = 3
 #: Seconds after which the caller gets a turn, even if nothing is done.
 _TURN: Final = 1.0
 
-#: Seconds that count at most between two turns: more means that this process was stopped (Ctrl-Z).
-_LONGEST_TURN: Final = 5.0
-
 
 def dispatch(
     groups: Sequence[Group],
@@ -39,12 +35,10 @@ def dispatch(
     settings: RunSettings,
     options: RunOptions,
     known: Mapping[Key, Record],
-    on_note: Callable[[str], object],
 ) -> Generator[list[Record], None, None]:
     """Search groups until all images have a caption or have failed for good; end all workers.
 
-    `known` is the newest record of each key from earlier runs. `on_note` gets a sentence on every
-    search that has taken too long.
+    `known` is the newest record of each key from earlier runs.
 
     Yields:
         Records of a group as it finishes; none about once a second, so that the caller can stop.
@@ -55,7 +49,6 @@ def dispatch(
     waiting = deque(_Task(group) for group in groups)
     num_places = min(options.workers or 1, len(waiting))
     places = [_Place(start_worker, number) for number in range(num_places)]
-    watch = _Watch(options.group_timeout, on_note)
     num_deaths = 0
     try:
         while waiting or any(place.task for place in places):
@@ -64,13 +57,12 @@ def dispatch(
                     place.begin(waiting.popleft())
             busy = [place for place in places if place.task is not None]
             wait([place.answer for place in busy], _TURN, return_when=FIRST_COMPLETED)
-            late = watch.find_late(busy)
-            ended = [place for place in busy if place in late or place.answer.done()]
+            ended = [place for place in busy if place.answer.done()]
             if not ended:
                 yield []
             for place in ended:
                 task = place.task
-                answer = place.abort(watch.reason) if place in late else place.end()
+                answer = place.end()
                 assert task is not None  # Busy places have one.
                 if answer is not None:
                     num_deaths = 0
@@ -150,12 +142,11 @@ class _Place:
         self.worker = start_worker(number)
         self.task: _Task | None = None
         self.answer: Future[Answer] = Future()
-        self.seconds = 0.0
         self.death = ""
 
     def begin(self, task: _Task) -> None:
         """Give the worker a task."""
-        self.task, self.seconds = task, 0.0
+        self.task = task
         self.answer = self.worker.search(task.jobs)
 
     def end(self) -> Answer | None:
@@ -172,43 +163,7 @@ class _Place:
         if error is None:
             return self.answer.result()
         self.death = str(error) if isinstance(error, ChildProcessError) else type(error).__name__
-        answer = self.abort(f"the worker died ({self.death})")
-        return answer if has_begun else None
-
-    def abort(self, reason: str) -> Answer:
-        """Replace a worker that is dead or hangs; return the reason as its answer."""
-        self.task = None
         self.worker.kill()
         self.worker = self._start_worker(self._number)
-        return Answer(platform.node(), error=reason)
-
-
-class _Watch:
-    """Finds searches that take longer than a limit, if there is one."""
-
-    def __init__(self, timeout: float | None, on_note: Callable[[str], object]) -> None:
-        self._timeout, self._on_note = timeout, on_note
-        self._last = time.monotonic()
-        limit = f"--group-timeout {timeout or 0:g} s"
-        self.reason = f"the search took longer than {limit}; it was ended"
-
-    def find_late(self, busy: Sequence[_Place]) -> list[_Place]:
-        """Return the places whose search has taken too long; to be called about once a second."""
-        now = time.monotonic()
-        turn = min(now - self._last, _LONGEST_TURN)
-        self._last = now
-        late = []
-        for place in busy:
-            if place.worker.ready.done():
-                place.seconds += turn
-            is_late = self._timeout is not None and place.seconds > self._timeout
-            if is_late and not place.answer.done():
-                late.append(place)
-                self._on_note(f"{_name(place.task)}: {self.reason}")
-        return late
-
-
-def _name(task: _Task | None) -> str:
-    jobs = task.jobs if task is not None else ()
-    more = "" if len(jobs) <= 3 else f" and {len(jobs) - 3} more"
-    return ", ".join(job.id for job in jobs[:3]) + more
+        reason = f"the worker died ({self.death})"
+        return Answer(platform.node(), error=reason) if has_begun else None

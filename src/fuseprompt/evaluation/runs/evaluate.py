@@ -73,7 +73,7 @@ def evaluate(
     `on_status` is called about once a second, `on_note` with sentences that a person should read.
 
     Returns:
-        The run, complete unless images failed or `options.hours` were over.
+        The run, complete unless images failed.
 
     Raises:
         MissingModelError: If a model is not here and cannot be had.
@@ -140,7 +140,7 @@ def caption_dataset(
             todo = [group for group in groups if not is_done(group, known)]
             if todo:
                 with open_workers() as start:
-                    batches = dispatch(todo, start, settings, options, known, on_note)
+                    batches = dispatch(todo, start, settings, options, known)
                     with closing(batches):  # Ends the workers, however this ends.
                         _keep(batches, journal, mine, options, on_status)
         write_merged(run := read_run(folder))
@@ -154,7 +154,7 @@ def _keep(
     options: RunOptions,
     on_status: OnStatus,
 ) -> None:
-    """Write records as they come until all are there, the time is over, or too many failed."""
+    """Write records as they come until all are there or too many failed."""
     before, failed = newest(journal.records), dict[Key, Record]()
     done = {job.key for job in jobs if job.key in before and before[job.key].ok}
     num_new, start = 0, time.monotonic()
@@ -175,8 +175,6 @@ def _keep(
                 f"the last: {[*failed.values()][-1].error} What is done is safe: mend it and go on "
                 "with --resume."
             )
-        if options.hours is not None and seconds > options.hours * 3600.0:
-            return
 
 
 def _check_folder(folder: Path, settings: RunSettings, asked: Scope) -> None:

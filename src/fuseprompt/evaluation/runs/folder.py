@@ -250,17 +250,7 @@ def open_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         lock.release()
 
 
-@final
-@dataclass(frozen=True)
-class Merged:
-    """A joined run; `num_differing` of the captions in two folders have another text in each."""
-
-    run: Run
-    num_doubled: int = 0
-    num_differing: int = 0
-
-
-def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
+def merge(folders: Sequence[Path], out: Path | None = None) -> Run:
     """Return runs joined in a new folder, or one run, its merged files written from its journal.
 
     Runs may be unfinished. Of a caption in two folders the first counts.
@@ -274,7 +264,7 @@ def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
     if out is None:
         with open_folder(first.folder, resume=True):
             write_merged(run := read_run(first.folder))
-        return Merged(run)
+        return run
     for run in runs[1:]:
         check_same(first.settings, run.settings, where=first.folder)
         if run.scope.num_jobs != first.scope.num_jobs:
@@ -283,40 +273,16 @@ def merge(folders: Sequence[Path], out: Path | None = None) -> Merged:
                 f"{run.folder} of one of {run.scope.num_jobs:,}. Merge shards of one run."
             )
     records: dict[Key, Record] = {}
-    num_doubled = num_differing = 0
-    for run in runs:
-        for key, record in run.records.items():
-            kept = records.get(key)
-            if kept is None or (record.ok and not kept.ok):
-                records[key] = record
-            elif kept.found is not None and record.found is not None:
-                num_doubled += 1
-                num_differing += kept.found.text != record.found.text
+    for key, record in ((key, record) for run in runs for key, record in run.records.items()):
+        if key not in records or (record.ok and not records[key].ok):
+            records[key] = record
     scope = replace(first.scope, shard=ALL, num_shard_jobs=first.scope.num_jobs)
     with open_folder(out, resume=False):
         write_settings(out, first.settings, scope)
         with Journal(out / JOURNAL) as journal:
             journal.append(list(records.values()))
         write_merged(merged := read_run(out))
-    return Merged(merged, num_doubled, num_differing)
-
-
-def compare(one: Run, other: Run) -> dict[str, int | float]:
-    """Return how far two runs agree that grouped the same images otherwise, as JSON has it.
-
-    Captions differ where two candidates are nearly equal: a batch of another size rounds otherwise.
-    `largest_difference` is that of a term between equal texts, relative to max(1, the term).
-    """
-    pairs = [(a, other.captions[key]) for key, a in one.captions.items() if key in other.captions]
-    same = [(a.terms, b.terms) for a, b in pairs if a.text == b.text]
-    differences = [
-        abs(value - b[name]) / max(1.0, abs(value)) for a, b in same for name, value in a.items()
-    ]
-    return {
-        "num_captions": len(pairs),
-        "num_differing": len(pairs) - len(same),
-        "largest_difference": max(differences, default=0.0),
-    }
+    return merged
 
 
 def _differences(there: Any, here: Any, name: str) -> Iterator[str]:

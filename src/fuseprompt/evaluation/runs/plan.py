@@ -4,7 +4,6 @@ The images of a dataset are cut into groups of consecutive ones before anything 
 workers or what is done already: so none of these changes a caption. Nothing heavy is imported here.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from fuseprompt.tasks.kinds import (
     Kind,
     Name,
     NaturalInt,
-    PositiveFloat,
     PositiveInt,
 )
 
@@ -41,13 +39,11 @@ class RunOptions:
         split: Split; the dataset's first by default.
         sentiment: Sentiment, such as positive, or both.
         limit: Only the first images.
-        shard: Work on a part, in a folder of its own; auto asks SLURM or torchrun.
+        shard: Work on a part, in a folder of its own.
         executor: Workers are processes, or of a Ray cluster.
         workers: Workers; one per GPU by default, one on a CPU.
         threads: CPU threads per worker, a setting of the run; cores / workers by default.
         max_failures: Failed images after which the run ends.
-        hours: End after so long; --resume goes on.
-        group_timeout: Seconds after which the worker of a group is taken to hang and is replaced.
     """
 
     root: Folder
@@ -61,8 +57,6 @@ class RunOptions:
     workers: PositiveInt | None = None
     threads: PositiveInt | None = None
     max_failures: NaturalInt = 100
-    hours: PositiveFloat | None = None
-    group_timeout: PositiveFloat | None = None
 
 
 @final
@@ -100,12 +94,6 @@ class Shard:
 #: The whole of a run.
 ALL: Final = Shard(1, 1)
 
-#: Variables of a part's number, of how many there are and, with SLURM, of first and last number.
-_SCHEDULERS: Final = (
-    tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX")),
-    ("RANK", "WORLD_SIZE"),
-)
-
 
 def make_jobs(items: Iterable["Item"], *, limit: int | None = None) -> list[Job]:
     """Return a job for each item of the first `limit` images, by sentiment, then in their order."""
@@ -122,37 +110,11 @@ def make_groups(jobs: Iterable[Job], group_size: int) -> list[Group]:
 
 
 def read_shard(text: str) -> Shard:
-    """Return the shard of a text such as "2/8"; "auto" is SLURM's task or torchrun's rank."""
-    if text == "auto":
-        return _find_shard()
+    """Return the shard of a text such as "2/8"."""
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     if found is not None and 1 <= int(found[1]) <= int(found[2]):
         return Shard(int(found[1]), int(found[2]))
-    raise RunError(f"shard {text!r}: expected i/n with i from 1 to n, such as 2/8, or auto.")
-
-
-def _find_shard() -> Shard:
-    names = next((some for some in _SCHEDULERS if {*some[:2]} <= os.environ.keys()), None)
-    if names is None:
-        raise RunError(
-            "shard auto: found neither a SLURM array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
-            "nor torchrun (RANK, WORLD_SIZE). Name the shard, such as 2/8."
-        )
-    given = {name: os.environ[name] for name in names if name in os.environ}
-    try:
-        number, count, *ends = map(int, given.values())
-    except ValueError:
-        number, count, ends = -1, 0, []
-    first = ends[0] if ends else 0
-    last = ends[1] if len(ends) > 1 else first + count - 1
-    # In an array such as 0-14:2, or 3,5 to repeat what failed, a task cannot know its place.
-    if not first <= number <= last == first + count - 1:
-        values = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise RunError(
-            f"shard auto: {values}: expected an array of consecutive numbers, such as 0-7. Name "
-            "the shard, such as 2/8."
-        )
-    return Shard(number - first + 1, count)
+    raise RunError(f"shard {text!r}: expected i/n with i from 1 to n, such as 2/8.")
 
 
 def is_done(jobs: Sequence[Job], records: Mapping[Key, Record]) -> bool:
