@@ -1,10 +1,17 @@
 """What the commands of jobs share: their output options, and how results are printed and kept."""
 
 import csv
+import importlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -12,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
-from fuseprompt.errors import FuseError
-from fuseprompt.tasks.kinds import File
+from fuseprompt.errors import FuseError, UsageError
+from fuseprompt.tasks.kinds import File, Name
 
 if TYPE_CHECKING:
     from fuseprompt.search.minimize import Progress, Result
+    from fuseprompt.search.tracking import Tracking
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,14 @@ class JobOutput(Output):
         out: File that gets the results too.
         format: Form of that file, JSON lines or a table.
         page: HTML page of all results, which stands alone.
+        track: Project of trackio that gets losses by step and the results; a name that ends in
+            .jsonl is a file that gets them.
     """
 
     out: File | None = None
     format: Literal["jsonl", "csv"] = "jsonl"
     page: File | None = None
+    track: Name | None = None
 
 
 @final
@@ -101,6 +112,11 @@ class Report(AbstractContextManager["Report"]):
             if path is not None
         }
         self._table = _Table() if output.format == "csv" else None
+        self._tracking: Tracking | None = None
+        if output.track is not None:
+            self._tracking = self._stack.enter_context(_tracked(output.track, title))
+            if not output.track.endswith(".jsonl"):
+                output.note(f"to see the searches: trackio show --project {output.track!r}")
         self._num_done = 0
         self._last: Progress | None = None
 
@@ -123,6 +139,8 @@ class Report(AbstractContextManager["Report"]):
         """Remember the best texts so far, and show them; ids are "NUMBER:ITEM"."""
         self._last = step
         self.bar.on_step(step)
+        if self._tracking is not None:
+            self._tracking.on_step(step)
 
     def print_all(self, results: Iterable[Shown]) -> int:
         """Print each result when it comes; return the exit code."""
@@ -144,6 +162,8 @@ class Report(AbstractContextManager["Report"]):
     def _print(self, one: Shown) -> None:
         line = _as_lines(one.record)
         self._cards.append(one.card)
+        if self._tracking is not None:
+            self._tracking.add(one.record)
         try:
             if shown := line if self._output.json else one.text:
                 self.bar.result(shown)
@@ -163,6 +183,32 @@ class Report(AbstractContextManager["Report"]):
             if int(number) >= self._num_done:
                 at = f"after {self._last.step} of {self._last.steps} steps"
                 self.bar.log(f"not finished, best {at}: {item}\n  {text}")
+
+
+@contextmanager
+def _tracked(project: str, title: str) -> "Iterator[Tracking]":
+    """Begin a run of trackio, or a file, and end it; what trackio prints is no result."""
+    from fuseprompt.search.tracking import JsonLines, Tracker, Tracking
+
+    tracker: Tracker = JsonLines()
+    if not project.endswith(".jsonl"):
+        try:
+            tracker = importlib.import_module("trackio")
+        except ImportError:
+            raise FuseError(
+                f"--track {project}: trackio is missing. pip install 'fuseprompt[track]', or name "
+                "a file that ends in .jsonl."
+            ) from None
+    try:
+        with redirect_stdout(io.StringIO()):
+            tracking = Tracking(tracker, project, config={"job": title})
+    except ValueError as error:
+        raise UsageError(f"--track {project}: {error}") from None
+    try:
+        yield tracking
+    finally:
+        with redirect_stdout(io.StringIO()):
+            tracking.close()
 
 
 def _as_lines(record: Mapping[str, Any]) -> str:

@@ -3,15 +3,18 @@
 from fuseprompt.search.front import front
 from fuseprompt.search.method import Found, HistoryEntry, Method, SearchState
 from fuseprompt.search.minimize import Progress, Result, Scored, iterate, minimize
+from fuseprompt.search.tracking import JsonLines, Tracking
 
 __all__ = [
     "Found",
     "HistoryEntry",
+    "JsonLines",
     "Method",
     "Progress",
     "Result",
     "Scored",
     "SearchState",
+    "Tracking",
     "front",
     "iterate",
     "minimize",

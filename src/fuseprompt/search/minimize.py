@@ -6,7 +6,7 @@ Problems are searched in groups; every reported loss is computed again from the 
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -21,6 +21,7 @@ from fuseprompt.objective.objective import BoundObjective, Evaluation, Objective
 from fuseprompt.objective.problem import Problem, list_words
 from fuseprompt.search.checkpoint import Checkpoint, Saved
 from fuseprompt.search.method import Found, HistoryEntry, Method
+from fuseprompt.search.tracking import Tracker, Tracking
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -116,6 +117,7 @@ def minimize(
     group_size: int = 16,
     time_limit: float | None = None,
     on_step: OnStep | None = None,
+    tracker: Tracker | None = None,
     checkpoint: str | Path | None = None,
     **targets: Any,
 ) -> list[Result]:
@@ -131,6 +133,8 @@ def minimize(
         group_size: Consecutive problems searched together.
         time_limit: Seconds for each group, after which the best so far is returned.
         on_step: Called after each step; the search of a group ends when it returns True.
+        tracker: Gets losses by step and a table of results as a run of the project "fuseprompt":
+            anything with `init`, `log` and `finish`, such as trackio or wandb.
         checkpoint: A file that is written after each step of a single group, and read where it is
             there: a search that was killed goes on, and ends with the same result.
         **targets: Targets of a single problem.
@@ -156,17 +160,21 @@ def minimize(
         raise ProblemError(
             f"Pass problems or keyword targets, not both; got keywords {sorted(targets)}."
         )
-    results = iterate(
-        objective,
-        method,
-        problems,
-        seed=seed,
-        group_size=group_size,
-        time_limit=time_limit,
-        on_step=on_step,
-        checkpoint=checkpoint,
-    )
-    return list(results)
+    with ExitStack() as stack:
+        tracking = None
+        if tracker is not None:
+            tracking = stack.enter_context(Tracking(tracker, "fuseprompt", on_step=on_step))
+        results = iterate(
+            objective,
+            method,
+            problems,
+            seed=seed,
+            group_size=group_size,
+            time_limit=time_limit,
+            on_step=on_step if tracking is None else tracking.on_step,
+            checkpoint=checkpoint,
+        )
+        return list(results if tracking is None else tracking.keep(results))
 
 
 def iterate(
