@@ -1,14 +1,56 @@
 """The tutorials run as scripts and do what their text says."""
 
+import json
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 
+from tests.tiny import classifier, clip, gpt2, sentence_encoder
+
 ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.offline
+
+
+def run_notebook(path: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    """Run the code of a notebook, one cell after another; return what each prints, and shows."""
+    cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+    space: dict[str, object] = {}
+    printed = []
+    for cell in cells:
+        exec(compile("".join(cell["source"]), path.name, "exec"), space)
+        shown = "".join(line for out in cell["outputs"] for line in out["text"])
+        printed.append((capsys.readouterr().out, shown))
+    return printed
+
+
+def test_the_notebook_of_the_first_five_minutes_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With tiny models, for time; what it shows is checked with the real ones below."""
+    models = {"lm": gpt2, "image-text": clip, "sentiment": classifier, "sentence": sentence_encoder}
+    for place in ("fuseprompt.models.hub.load", "fuseprompt.tasks.models.load"):
+        monkeypatch.setattr(place, lambda name, **_: models[name.removeprefix("offline:")]())
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
+    monkeypatch.chdir(ROOT / "docs")
+    captioned, searched, ruled, rewritten = run_notebook(Path("start.ipynb"), capsys)
+    assert "'fluency': " in captioned[0]
+    steps = [line.split(" ")[0] for line in searched[0].splitlines()]
+    assert steps[0] == "1"
+    assert steps[-1] == "An"
+    assert ruled[0].startswith("An image of")
+    assert re.search(r" \[.*\]\n$", rewritten[0])
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_what_the_offline_models_say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT / "docs")
+    for printed, shown in run_notebook(Path("start.ipynb"), capsys):
+        assert printed == shown
 
 
 def test_the_custom_term_keeps_a_text_away_from_its_target(
