@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 PACKAGE = Path("src/fuseprompt")
+PHOTOS = Path("examples/photos")  # The examples of the app.
 
 
 def main() -> int:
@@ -17,7 +18,7 @@ def main() -> int:
         f"fuseprompt/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }
+    } | {f"fuseprompt/data/photos/{path.name}" for path in PHOTOS.iterdir()}
     for name in sorted(wanted - names):
         print(f"missing from the wheel: {name}", file=sys.stderr)
     for name in sorted(names - wanted):

@@ -49,7 +49,8 @@ def test_no_command_says_what_to_do_first(capsys) -> None:
     assert printed.out == ""
     lines = printed.err.splitlines()
     assert len(lines) < 8
-    assert [line.split()[1] for line in lines[2:]] == ["prepare", "caption", "rewrite", "--help"]
+    commands = ["prepare", "caption", "rewrite", "app", "--help"]
+    assert [line.split()[1] for line in lines[2:]] == commands
 
 
 def test_help_lists_the_commands(capsys) -> None:

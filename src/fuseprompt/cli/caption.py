@@ -95,7 +95,7 @@ def run(options: Options) -> int:
             on_step=report.on_step,
             on_progress=report.bar.make,
         )
-        return report.print_all(_shown(results, options))
+        return report.print_all(show(results, options.sidecar))
 
 
 def _without_sidecars(files: list[str], options: Options) -> list[str]:
@@ -140,15 +140,16 @@ def _settings(options: Options) -> CaptionSettings:
     return replace(settings, weights={**settings.weights, "sentiment": weight})
 
 
-def _shown(results: "Iterable[Caption | Failure]", options: Options) -> Iterator[Shown]:
+def show(results: "Iterable[Caption | Failure]", sidecar: str | None = None) -> Iterator[Shown]:
+    """Yield captions as they are printed and put on pages, and write them to sidecars."""
     from fuseprompt.tasks.job import Failure
 
     for one in results:
         if isinstance(one, Failure):
             yield show_failure(one.item, one.error, "image")
             continue
-        if options.sidecar is not None:
-            with _sidecar(one.image, options.sidecar).open("a", encoding="utf-8") as file:
+        if sidecar is not None:
+            with _sidecar(one.image, sidecar).open("a", encoding="utf-8") as file:
                 file.write(f"{one.caption}\n")
         words = ", ".join(map(repr, one.missing))
         note = f"note: {one.image}: no finished caption with {words} was found" if words else ""

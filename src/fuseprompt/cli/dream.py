@@ -41,10 +41,11 @@ def run(options: Options) -> int:
     title = f"What drives {settings.model}, layer {settings.layer}"
     with Report(options.output, max(1, len(units)), "units", title) as report:
         results = dream(units, settings, objective=objective, on_step=report.on_step)
-        return report.print_all(_shown(results, settings))
+        return report.print_all(show(results, settings))
 
 
-def _shown(results: "Iterable[Dream | Failure]", settings: DreamSettings) -> Iterator[Shown]:
+def show(results: "Iterable[Dream | Failure]", settings: DreamSettings) -> Iterator[Shown]:
+    """Yield dreams as they are printed and put on pages."""
     from fuseprompt.tasks.job import Failure
 
     for one in results:

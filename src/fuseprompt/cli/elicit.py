@@ -50,10 +50,11 @@ def run(options: Options) -> int:
     pairs = list(zip(contexts, followings, strict=True))
     with Report(options.output, 1, "texts", "Elicited") as report:
         results = elicit([pairs], options.settings, on_step=report.on_step)
-        return report.print_all(_shown(results))
+        return report.print_all(show(results))
 
 
-def _shown(results: "Iterable[Elicited | Failure]") -> Iterator[Shown]:
+def show(results: "Iterable[Elicited | Failure]") -> Iterator[Shown]:
+    """Yield texts as they are printed and put on pages."""
     from fuseprompt.evaluation.page import render_page
     from fuseprompt.tasks.job import Failure
 

@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "elicit": "find a text after which language models go on as wanted",
     "dream": "write fluent text that drives a hidden unit of a model",
     "prepare": "make the offline models on this machine, once",
+    "app": "open a page with a tab for each job, in a browser",
     "doctor": "print what is installed, what is missing and what mends it",
     "fit": "fit the maps between two models' embeddings",
     "explain": "show what each proposal names at one step, as a page",
@@ -39,6 +40,7 @@ _FIRST_STEPS: Final = f"""{_ABOUT}
   fuseprompt prepare                               first, once: make the offline models here
   fuseprompt caption photo.jpg                     caption a photo with them
   fuseprompt rewrite "It broke." --label positive  give a text another label
+  fuseprompt app                                   open all jobs in a browser
   fuseprompt --help                                list all commands"""
 
 

@@ -52,10 +52,11 @@ def run(options: Options) -> int:
             on_step=report.on_step,
             on_progress=report.bar.make,
         )
-        return report.print_all(_shown(results))
+        return report.print_all(show(results))
 
 
-def _shown(results: "Iterable[GroupName | Failure]") -> Iterator[Shown]:
+def show(results: "Iterable[GroupName | Failure]") -> Iterator[Shown]:
+    """Yield labels as they are printed and put on pages."""
     from fuseprompt.tasks.job import Failure
 
     for one in results:

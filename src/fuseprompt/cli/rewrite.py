@@ -41,14 +41,15 @@ def run(options: Options) -> int:
         results = rewrite(
             texts, options.settings, on_step=report.on_step, on_progress=report.bar.make
         )
-        return report.print_all(_shown(results, options.settings.label))
+        return report.print_all(show(results, options.settings.label))
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in sys.stdin.read().splitlines() if line] if text == "-" else [text]
 
 
-def _shown(results: "Iterable[Rewrite | Failure]", label: str) -> Iterator[Shown]:
+def show(results: "Iterable[Rewrite | Failure]", label: str) -> Iterator[Shown]:
+    """Yield rewritten texts as they are printed and put on pages."""
     from fuseprompt.tasks.job import Failure
 
     for one in results:

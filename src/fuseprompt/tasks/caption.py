@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -24,7 +24,7 @@ from fuseprompt.objective.objective import Objective, derive_seed
 from fuseprompt.objective.problem import Constraint, Forbid, Problem, Require
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.method import Method
-from fuseprompt.search.minimize import Progress, Result, iterate
+from fuseprompt.search.minimize import OnStep, Result, iterate
 from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
 from fuseprompt.tasks.settings import (
@@ -70,7 +70,7 @@ def caption(
     objective: Objective | None = None,
     method: Method[Any] | None = None,
     names: Sequence[str] | None = None,
-    on_step: Callable[[Progress], None] | None = None,
+    on_step: OnStep | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Caption | Failure]:
     """Return captions of pictures in order, as groups of pictures finish.
@@ -195,7 +195,7 @@ def _search(
     settings: CaptionSettings,
     objective: Objective,
     method: Method[Any],
-    on_step: Callable[[Progress], None] | None,
+    on_step: OnStep | None,
 ) -> Iterator[Caption | Failure]:
     size = len(files) if settings.together else settings.group_size
     for start in range(0, len(files), size):

@@ -29,7 +29,7 @@ from fuseprompt.objective.terms import Fluency, count_outputs
 from fuseprompt.proposals.scan import Scan
 from fuseprompt.search.minimize import OnStep, Result
 from fuseprompt.tasks.job import Failure, search
-from fuseprompt.tasks.models import load_as
+from fuseprompt.tasks.models import Load, load_as
 from fuseprompt.tasks.settings import DreamSettings
 from fuseprompt.text.retokenize import encode_whole
 
@@ -101,12 +101,12 @@ def dream(
         yield one if isinstance(one, Failure) else _dream(unit, one, objective, found.get(unit))
 
 
-def objective_of(settings: DreamSettings, units: Sequence[int]) -> Objective:
+def objective_of(settings: DreamSettings, units: Sequence[int], *, load: Load = load) -> Objective:
     """Return the objective of settings, whose models are loaded here; an SAE's is of its units."""
     if not units and settings.direction is None:
         raise UsageError("Which unit? Give --unit N (or several), or --direction FILE.")
     options: Any = {"device": settings.device, "dtype": settings.dtype}
-    lm = load_as(settings.lm, CausalLM, "a causal language model", **options)
+    lm = load_as(settings.lm, CausalLM, "a causal language model", load=load, **options)
     model = lm if settings.model == settings.lm else load(settings.model, **options)
     layer = int(settings.layer) if settings.layer.isdecimal() else settings.layer
     states = HiddenStates(model, layer, pool=settings.pool)

@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 
 from fuseprompt.errors import FuseError, ProblemError
 from fuseprompt.methods.drafts import Drafts
 from fuseprompt.models.causal_lm import CausalLM
+from fuseprompt.models.hub import load
 from fuseprompt.models.kv_cache import PrefixCache
 from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import Objective
@@ -18,7 +19,7 @@ from fuseprompt.objective.problem import Forbid, Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.search.minimize import OnStep, Result
 from fuseprompt.tasks.job import Failure, search
-from fuseprompt.tasks.models import load_as
+from fuseprompt.tasks.models import Load, load_as
 from fuseprompt.tasks.settings import ElicitSettings
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -95,9 +96,9 @@ def elicit(
         yield one if isinstance(one, Failure) else _elicited(one, tuple(pairs), objective)
 
 
-def objective_of(settings: ElicitSettings) -> Objective:
+def objective_of(settings: ElicitSettings, *, load: Load = load) -> Objective:
     """Return the objective of settings, with the models loaded; the first one writes."""
-    options = {"device": settings.device, "dtype": settings.dtype}
+    options: Any = {"device": settings.device, "dtype": settings.dtype, "load": load}
     wanted = "a causal language model, which goes on with a text"
     models = [load_as(name, CausalLM, wanted, **options) for name in settings.model_ids]
     return objective_for(models, settings)

@@ -1,5 +1,6 @@
 """What the names in settings stand for: loaded models by id, proposals by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, final, get_args
@@ -28,6 +29,9 @@ from fuseprompt.tasks.settings import (
 
 _M = TypeVar("_M")
 
+#: `load`, or a function that keeps what it has loaded.
+Load = Callable[..., Any]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -46,11 +50,12 @@ def load_models(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     local_only: bool = False,
+    load: Load = load,
 ) -> CaptionModels:
     """Return the models of ids, or of what `model_ids` takes; see `load`."""
     ids = model_ids(ids) if isinstance(ids, str) else ids
 
-    options: Any = {"device": device, "dtype": dtype, "local_only": local_only}
+    options: Any = {"device": device, "dtype": dtype, "local_only": local_only, "load": load}
     lm = load_as(ids.lm, CausalLM, "a causal language model", **options)
     image_text: ImageTextModel = load_as(
         ids.image_text,
@@ -64,7 +69,7 @@ def load_models(
     return CaptionModels(lm, image_text, sentiment)
 
 
-def load_as(model_id: str, kind: type[_M], wanted: str, **options: Any) -> _M:
+def load_as(model_id: str, kind: type[_M], wanted: str, *, load: Load = load, **options: Any) -> _M:
     """Return the model that `load` gives; a `ModelError` says what was `wanted` in its place."""
     model = load(model_id, **options)
     if not isinstance(model, kind):

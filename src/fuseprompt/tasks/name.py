@@ -27,7 +27,7 @@ from fuseprompt.objective.problem import Forbid, MaxWords, NoRepeats, Problem
 from fuseprompt.objective.terms import Contrast, Fluency, count_outputs, is_vector
 from fuseprompt.search.minimize import OnStep, Result, Scored
 from fuseprompt.tasks.job import Failure, search
-from fuseprompt.tasks.models import load_as, proposal_named
+from fuseprompt.tasks.models import Load, load_as, proposal_named
 from fuseprompt.tasks.settings import NameSettings, OnProgress
 from fuseprompt.text.retokenize import PaddedIds
 
@@ -150,10 +150,12 @@ def name(
             yield from _names(one, members, contrast.model, settings.labels_per_group)
 
 
-def objective_of(settings: NameSettings, *, sees_pictures: bool = False) -> Objective:
+def objective_of(
+    settings: NameSettings, *, sees_pictures: bool = False, load: Load = load
+) -> Objective:
     """Return the objective of settings, whose models are loaded here."""
     options: Any = {"device": settings.device, "dtype": settings.dtype}
-    lm = load_as(settings.lm, CausalLM, "a causal language model", **options)
+    lm = load_as(settings.lm, CausalLM, "a causal language model", load=load, **options)
     chosen = settings.encoder or ("offline:image-text" if sees_pictures else "offline:sentence")
     encoder: Any = load(chosen, **options)
     is_right = isinstance(encoder, ImageTextModel)

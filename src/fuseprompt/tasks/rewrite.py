@@ -17,6 +17,7 @@ from fuseprompt.errors import FuseError
 from fuseprompt.methods.edit_beam import EditBeam
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
+from fuseprompt.models.hub import load
 from fuseprompt.objective.bound_term import Term
 from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import Objective, derive_seed
@@ -32,7 +33,7 @@ from fuseprompt.objective.terms import Fluency, Label, TextSimilarity
 from fuseprompt.search.beginnings import check
 from fuseprompt.search.minimize import OnStep, Result, Scored, iterate
 from fuseprompt.tasks.job import GROUP_SIZE, Failure, search
-from fuseprompt.tasks.models import load_as, proposal_named
+from fuseprompt.tasks.models import Load, load_as, proposal_named
 from fuseprompt.tasks.settings import OnProgress, RewriteSettings
 from fuseprompt.text.retokenize import encode_whole
 
@@ -106,9 +107,9 @@ def rewrite(
     return _search(texts, settings, objective, method, label.model, right, on_step)
 
 
-def objective_of(settings: RewriteSettings) -> Objective:
+def objective_of(settings: RewriteSettings, *, load: Load = load) -> Objective:
     """Return the objective of settings, its models loaded."""
-    options = {"device": settings.device, "dtype": settings.dtype}
+    options: Any = {"device": settings.device, "dtype": settings.dtype, "load": load}
     lm = load_as(settings.lm, CausalLM, "a causal language model", **options)
     encoder = load_as(settings.encoder, SentenceEncoder, "a sentence encoder", **options)
     classifier = load_as(settings.classifier, Classifier, "a sequence classifier", **options)
