@@ -6,7 +6,7 @@ Names are imported when first used, so that `import fuseprompt` stays cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "AutoDAN": "fuseprompt.methods.autodan",
