@@ -75,6 +75,18 @@ def test_what_scoring_needs_is_told_and_no_fault(
     assert not any("Java" in remedy["problem"] for remedy in report["remedies"])
 
 
+def test_extras_are_shown_with_version_or_remedy_and_are_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(quiet=True)
+    known = {"gradio": "6.31.0", "matplotlib": "missing"}
+    monkeypatch.setattr("fuseprompt.cli.doctor._version_of", lambda name: known.get(name, "1.0"))
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "gradio         6.31.0\n" in out
+    assert "matplotlib     not installed (pip install 'fuseprompt[plots]')\n" in out
+
+
 def test_quiet_prints_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--quiet"]) == 1
     assert capsys.readouterr().out.startswith("offline:sentence is not prepared")

@@ -24,6 +24,9 @@ from fuseprompt.tasks.tables import SECONDARIES, find_table
 #: The packages that results depend on.
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
+#: Packages of extras; what scoring needs is looked for by itself.
+_EXTRAS = {"app": "gradio", "track": "trackio", "plots": "matplotlib", "ray": "ray"}
+
 _NO_TABLE = "made by prepare, or at its first use"
 
 #: Kinds of models by the class that `load` returns; all others join texts and images.
@@ -99,6 +102,7 @@ def examine() -> dict[str, Any]:
         "word_tables": tables,
         "paper": paper,
         "metrics": _describe_metrics(),
+        "extras": {name: _describe_extra(name, extra) for extra, name in _EXTRAS.items()},
         "remedies": [{"problem": each, "command": cmd} for each, cmd in remedies.items()],
     }
 
@@ -108,6 +112,13 @@ def _version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "missing"
+
+
+def _describe_extra(package: str, extra: str) -> str:
+    """Return the version of a package, or how to get it; lacking it is no fault."""
+    version = _version_of(package)
+    remedy = f"not installed (pip install 'fuseprompt[{extra}]')"
+    return remedy if version == "missing" else version
 
 
 def _describe_metrics() -> dict[str, str]:
@@ -168,6 +179,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
         "cache": report["cache"],
         "models in use": report["configuration"],
         **report["metrics"],
+        **report["extras"],
     }
     for name, fact in facts.items():
         print(f"{name:14} {fact}")
