@@ -58,14 +58,14 @@ def see_begin(job: Any, steps: int = 1) -> str:
 
 def test_texts_and_losses_come_step_by_step_then_results_in_their_place() -> None:
     seen = see(groups_of_two)
-    assert "loading models, 0 s" in seen[0]
+    assert "loading models<" in seen[0]
     assert "step 1 of 3" in seen[1]
     assert "so far 0" in seen[1]
     assert "so far 1" in seen[1]
     lines = re.findall(r'<polyline points="([^"]*)"', seen[3])
     assert lines == ["0,0.0 1,1.0 2,2.0 "] * 4  # Loss and fluency of two items, falling.
     assert "9.00 to 11.00" in seen[3]
-    assert "done," in seen[-1]
+    assert ">done<" in seen[-1]
     assert "so far" not in seen[-1]
     assert [f"result {i}" in seen[-1] for i in range(4)] == [True] * 4
 

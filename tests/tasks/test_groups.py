@@ -59,7 +59,7 @@ def test_bad_rows_cost_themselves_and_are_counted_once(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("x.csv", "body,topic\nOne.,a\n", "no column 'text'; the columns are 'body', 'topic'"),
-        ("x.csv", "text,topic\nOne.,a\n", "no column 'group'; .* --group"),
+        ("x.csv", "text,topic\nOne.,a\n", r"no column 'group'; .* \(--group\)"),
         ("x.csv", "text,text\nOne.,a\n", "two columns have one name"),
         ("x.csv", "text,group\n", "no column 'text'; the columns are none"),
         ("x.csv", "text,group\n,a\n", "1 of 1 rows left out"),

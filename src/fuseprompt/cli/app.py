@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
 
-from fuseprompt.cli.live import ENCODER, Job, Jobs, watch
+from fuseprompt.cli.live import ENCODER, Job, Jobs, View, watch
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError, UsageError
 from fuseprompt.tasks.kinds import PositiveInt
@@ -78,7 +78,8 @@ def make_page(jobs: Jobs) -> Any:
     def tab(title: str, job: Job, make_inputs: Callable[[], Any], examples: Any) -> None:
         def begin(request: gr.Request) -> Any:
             stops[request.session_hash, title] = threading.Event()
-            return gr.Button(interactive=False), gr.Button("Stop", interactive=True, visible=True)
+            stopping = gr.Button("Stop", interactive=True, visible=True)
+            return gr.Button(interactive=False), stopping, View().render()
 
         def stream(request: gr.Request, *values: Any) -> Iterator[str]:
             yield from watch(partial(job, *values), stops[request.session_hash, title])
@@ -107,7 +108,7 @@ def make_page(jobs: Jobs) -> Any:
         later = now | {"queue": True, "show_progress": "minimal", "concurrency_id": "search"}
         stop.click(halt, None, stop, **now)
         for listen in (start.click, shown.load_input_event.then):
-            begun = listen(begin, None, [start, stop], js=_SCROLL % f"found-{title}", **now)
+            begun = listen(begin, None, [start, stop, output], js=_SCROLL % f"found-{title}", **now)
             begun.then(stream, inputs, output, **later).then(end, None, [start, stop], **now)
 
     def photo() -> Any:
@@ -138,7 +139,7 @@ def make_page(jobs: Jobs) -> Any:
         words = gr.Slider(1, 10, 6, step=1, label="Most words")
         with gr.Accordion("A file instead", open=False):
             file = gr.File(label="CSV, TSV, JSONL or safetensors", height=140)
-            columns = [gr.Textbox(each, label=f"Column: {each}") for each in ("text", "group")]
+            columns = [gr.Textbox(each, label=f"Column of {each}s") for each in ("text", "group")]
         return [texts, words, file, *columns]
 
     def elicit_inputs() -> list[Any]:
@@ -163,7 +164,10 @@ def make_page(jobs: Jobs) -> Any:
             gr.CheckboxGroup(_PROPOSALS, value=_PROPOSALS[:3], label="Proposals"),
         ]
 
-    with gr.Blocks(title="fuseprompt", analytics_enabled=False) as page:
+    a_day = 24 * 60 * 60  # After it, and when the program ends, uploads are deleted.
+    with gr.Blocks(
+        title="fuseprompt", analytics_enabled=False, delete_cache=(a_day, a_day)
+    ) as page:
         gr.Markdown(_ABOUT["page"])
         tab("Caption", jobs.caption, caption_inputs, photos)
         tab("Rewrite", jobs.rewrite, rewrite_inputs, _REWRITES)

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fuseprompt.cli import caption, dream, elicit, name, rewrite
-from fuseprompt.cli.job import Shown, show_failure
+from fuseprompt.cli.job import Shown
 from fuseprompt.errors import FuseError, FuseWarning, UsageError
 from fuseprompt.tasks.settings import (
     CaptionSettings,
@@ -50,7 +50,7 @@ class View:
         self._texts: tuple[str, ...] = ()
         self._losses: dict[str, list[list[float]]] = {}  # By term and item, after each step.
         self._cards: list[str] = []
-        self.status, self.notes = "waiting", list[str]()
+        self.status, self.notes = "waiting for its turn", list[str]()
 
     def on_step(self, step: "Progress") -> None:
         """Show a step of a search; the losses of its texts are computed for that."""
@@ -69,13 +69,19 @@ class View:
         self._cards.append(one.card)
         self.notes += [one.note] if one.note and "error" not in one.record else []
 
+    def fail(self, status: str, reason: str) -> None:
+        """Show why there is no result."""
+        self.status = status
+        self.add(Shown({}, card=f"<p class=error>{escape(reason)}</p>"))
+
     def render(self) -> str:
         """Return the HTML."""
         from fuseprompt.evaluation.page import render_page
 
+        seconds = int(time.monotonic() - self._started)
         html = render_page(
             "app.html",
-            status=f"{self.status}, {time.monotonic() - self._started:.0f} s",
+            status=f"{self.status}, {seconds} s" if seconds else self.status,
             cards=self._cards,
             texts=self._texts,
             notes=self.notes,
@@ -138,12 +144,10 @@ def _run(job: Job, stop: threading.Event, put: Callable[[str | None], None]) -> 
     except _StoppedError:
         view.status = "stopped before there was a text"
     except FuseError as error:
-        view.status = "no result"
-        view.add(show_failure("", str(error), ""))
+        view.fail("no result", str(error))
     except Exception as error:
         traceback.print_exc()
-        view.status = "failed; where the program was started stands more"
-        view.add(show_failure("", f"{type(error).__name__}: {error}", ""))
+        view.fail("failed; the terminal says more", f"{type(error).__name__}: {error}")
     finally:
         put(view.render())
         put(None)

@@ -118,7 +118,7 @@ def _by_group(
         names = ", ".join(map(repr, there)) or "none"
         raise UsageError(
             f"{path}: no column {lacking[0]!r}; the columns are {names}. Say which one has the "
-            "texts with --column, and which one the groups with --group."
+            "texts (--column), and which one the groups (--group)."
         )
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in bad.items())
     note = f"{path}: {sum(bad.values()):,} of {num_rows:,} rows left out: {reasons}." if bad else ""
