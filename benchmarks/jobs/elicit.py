@@ -1,6 +1,7 @@
 """Texts after which a language model goes on as wanted: ours against nanoGCG and TROPT.
 
     python -m benchmarks.jobs.elicit run JOURNAL --rivals VENV/bin/python [--seconds 60] [--only N]
+    python -m benchmarks.jobs.elicit two JOURNAL --second FOLDER [--only N]
     python -m benchmarks.jobs.elicit table JOURNAL > benchmarks/results/elicit.md
 
 Every method gets the same targets, model, length and CPU seconds, one thread, a target at a time,
@@ -15,7 +16,7 @@ import argparse
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,38 @@ def run(journal: Journal, python: str, seconds: float, only: int) -> None:
             journal.append(f"{method}/{target}", found | measure(lm, found["text"], target))
 
 
+def run_two(journal: Journal, folder: str, only: int) -> None:
+    """Search one text for `offline:lm` and another model together, and for each of them alone.
+
+    `offline:lm` writes all of them, so that they differ in nothing but what is asked.
+    """
+    from fuseprompt.models.hub import load
+    from fuseprompt.objective.continuation import Continuation
+    from fuseprompt.objective.objective import Objective
+    from fuseprompt.tasks.elicit import elicit, objective_for
+    from fuseprompt.tasks.settings import ElicitSettings
+
+    torch.set_num_threads(1)
+    models = {"first": load("offline:lm"), "second": load(folder)}
+    settings = ElicitSettings(max_tokens=TOKENS)
+    both = objective_for([*models.values()], settings)
+    objectives = {"both": both}
+    for name, model in models.items():
+        one = Continuation(model, settings.weight, name=model.name)
+        objectives[name] = Objective([both.fluency, one], constraints=both.constraints)
+    for target in TARGETS[:only]:
+        for name, objective in objectives.items():
+            if f"two {name}/{target}" in journal:
+                continue
+            started = time.process_time()
+            text = next(elicit([target], settings, objective=objective)).result.text
+            seconds = time.process_time() - started
+            measured = {key: measure(model, text, target) for key, model in models.items()}
+            row = {key: one["nll"] for key, one in measured.items()}
+            row |= {"fluency": measured["first"]["fluency"], "target": target, "text": text}
+            journal.append(f"two {name}/{target}", row | {"seconds": seconds})
+
+
 def search(lm: Any, target: str, seconds: float) -> tuple[list[str], float, int]:
     """Return the texts of the default search, done again with other seeds while there is time.
 
@@ -153,8 +186,7 @@ def table(journal: Journal) -> str:
         "TROPT's BEAST: 8 x 8 (15 x 15 would take some 90 s), again with new draws while there",
         "is time. These sizes were set after one trial of ten seconds and not tuned; ours were,",
         "on targets of its own, and are the command's defaults. Repeated: other seeds in the",
-        "same seconds. No text of ours may have the target's own words; theirs may. Two models",
-        "of different tokenizers were not run.",
+        "same seconds. No text of ours may have the target's own words; theirs may.",
         "",
         "| method | target, nats a token | text, nats a token | says the target | CPU s |",
         "|---|---|---|---|---|",
@@ -192,10 +224,45 @@ def table(journal: Journal) -> str:
     for t in sorted(whole, key=lambda t: -_loss(first[t])):
         wrong = f" - {WRONG[t]}" if t in WRONG else ""
         lines.append(f"* {_shown(first[t])} **{t.strip()}**{wrong}")
+    lines += _two(rows)
     for method in RIVALS:
         lines += ["", f"{method}:", ""]
         lines += [f"* {_shown(rows[f'{method}/{t}'])} **{t.strip()}**" for t in whole]
     return "\n".join(lines)
+
+
+def _two(rows: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the part on two models, if it was run."""
+    names = {"first": "`offline:lm` alone", "second": "Gemma alone", "both": "both"}
+    whole = [t for t in TARGETS if all(f"two {name}/{t}" in rows for name in names)]
+    if not whole:
+        return []
+    found = {name: [rows[f"two {name}/{t}"] for t in whole] for name in names}
+    worse = {n: [max(one["first"], one["second"]) for one in own] for n, own in found.items()}
+    lines = [
+        "",
+        "## One text for two models",
+        "",
+        f"`offline:lm` (49,152 tokens) and Gemma 3 270M (262,144), {len(whole)} targets, one",
+        "search each; `offline:lm` writes every text. *Worse*: the nats a token of the model that",
+        "finds the target less likely; behind it, by how much the joint text's is lower.",
+        "",
+        "| text found for | worse of the two | joint text lower by | fluency | CPU s |",
+        "|---|---|---|---|---|",
+    ]
+    for name, shown in names.items():
+        gains = [a - b for a, b in zip(worse[name], worse["both"], strict=True)]
+        fluency, seconds = ([one[key] for one in found[name]] for key in ("fluency", "seconds"))
+        less = "" if name == "both" else _mean(gains)
+        spent = sum(seconds) / len(seconds)
+        lines.append(
+            f"| {shown} | {_mean(worse[name])} | {less} | {_mean(fluency)} | {spent:.0f} |"
+        )
+    lines += ["", "The joint texts, with the nats of both models, the worst first:", ""]
+    for one in sorted(found["both"], key=lambda one: -max(one["first"], one["second"])):
+        both = f"{one['first']:.2f}, {one['second']:.2f}"
+        lines.append(f"* {both}: {' '.join(one['text'].split())} **{one['target'].strip()}**")
+    return lines
 
 
 def _loss(row: dict[str, Any]) -> float:
@@ -242,15 +309,18 @@ def _shown(row: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run or print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "two", "table"))
     parser.add_argument("journal", type=Path)
     parser.add_argument("--rivals", default="python", help="Python of the rivals' environment")
+    parser.add_argument("--second", help="folder of the second language model")
     parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds a target")
     parser.add_argument("--only", type=int, default=len(TARGETS), help="first targets alone")
     given = parser.parse_args(argv)
     journal = Journal(given.journal)
     if given.what == "table":
         print(table(journal))
+    elif given.what == "two":
+        run_two(journal, given.second, given.only)
     else:
         run(journal, given.rivals, given.seconds, given.only)
 

@@ -196,6 +196,9 @@ class Tropt:
 
     def __init__(self) -> None:
         """Load the classifier as TROPT does."""
+        from benchmarks.jobs.elicit_rivals import allow_slices
+
+        allow_slices()
         from tropt.model.huggingface.classifier import ClassifierHFModel
 
         from fuseprompt.offline.manifest import offline_folder
