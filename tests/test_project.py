@@ -5,6 +5,7 @@ fault.
 """
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -278,6 +280,37 @@ def test_pins_and_names_are_read_right() -> None:
         "torch",
         "ray",
     }
+
+
+def test_the_release_publishes_only_the_version_that_its_tag_names() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    jobs = workflow["jobs"]
+    assert jobs["publish"]["needs"] == ["test", "build"]
+    tokens = [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})]
+    assert tokens == ["publish"]
+    (check,) = [step["run"] for step in jobs["build"]["steps"] if "tag" in step.get("name", "")]
+    for tag, code in ((f"v{PYPROJECT['project']['version']}", 0), ("v0.0.1", 1)):
+        env = {**os.environ, "GITHUB_REF_NAME": tag}
+        assert (
+            subprocess.run(["sh", "-c", check], cwd=ROOT, env=env, check=False).returncode == code
+        )
+    tried = jobs["test"]["strategy"]["matrix"]["python"]
+    classifiers = PYPROJECT["project"]["classifiers"]
+    assert [f"Programming Language :: Python :: {v}" for v in tried] == [
+        c for c in classifiers if ":: Python ::" in c
+    ]
+
+
+def test_the_check_of_other_pythons_finds_what_they_cannot_read(tmp_path: Path) -> None:
+    check = [sys.executable, ".ci/check_python.py", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": "src"}
+    (tmp_path / "a.py").write_text("x = 1\n")
+    done = subprocess.run(check, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert "1 files compile" in done.stdout
+    (tmp_path / "b.py").write_text("x = = 1\n")
+    assert (
+        subprocess.run(check, cwd=ROOT, env=env, capture_output=True, check=False).returncode == 1
+    )
 
 
 # --- README and the other documents ---------------------------------------------------------------
