@@ -130,11 +130,12 @@ def test_long_ids_and_slashes_make_no_keys_of_their_own() -> None:
 
 def test_json_lines_need_nothing(tmp_path: Path) -> None:
     file = tmp_path / "steps.jsonl"
-    file.write_text("old\n")
+    file.write_text('{"results": []}\n')  # Of a run before, which is kept.
     with Tracking(JsonLines(), str(file), config={"job": "Test"}) as tracking:
         results = minimize(objective(), method(steps=2), problems(), on_step=tracking.on_step)
         assert list(tracking.keep(results)) == results
-    first, *steps, last = map(json.loads, file.read_text().splitlines())
+    before, first, *steps, last = map(json.loads, file.read_text().splitlines())
+    assert before == {"results": []}
     assert first == {"config": {"job": "Test"}}
     assert [step["search_step"] for step in steps] == list(range(1, len(steps) + 1))
     assert [row["text"] for row in last["results"]] == [r.text for r in results]

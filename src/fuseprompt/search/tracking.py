@@ -43,9 +43,8 @@ class JsonLines:
     """A tracker without a service: the project is a file, each line of it what was logged."""
 
     def init(self, *, project: str, config: dict[str, Any]) -> None:
-        """Begin the file anew."""
+        """Begin a run, behind those that the file has."""
         self._file = Path(project)
-        self._file.write_text("")
         self.log({"config": config})
 
     def log(self, data: dict[str, Any], /) -> None:
