@@ -1,4 +1,4 @@
-"""Fitted maps and word tables on the Hugging Face Hub, with a card; nothing else loads them."""
+"""Fitted maps and word tables on the Hugging Face Hub, with a card and checked hashes."""
 
 import tempfile
 from collections.abc import Iterator
