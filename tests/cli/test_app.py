@@ -40,6 +40,14 @@ def test_without_gradio_the_command_says_what_to_install(
     assert "not installed: pip install 'fuseprompt[app]'" in capsys.readouterr().err
 
 
+def test_the_space_has_the_gradio_that_is_tested() -> None:
+    root = Path(__file__).parents[2]
+    space = (root / "examples/space/README.md").read_text()
+    (version,) = re.findall(r"^sdk_version: (.*)$", space, re.MULTILINE)
+    assert f"\ngradio=={version}\n" in (root / "constraints.txt").read_text()
+    assert "app_file: app.py" in space
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("gradio")
