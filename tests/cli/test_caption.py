@@ -279,13 +279,6 @@ def test_a_sentiment_is_a_term_in_nats(run, tmp_path) -> None:
     assert line["settings"]["weights"]["sentiment"] == 4.0
 
 
-def test_a_sentiment_weight_is_the_weight_of_the_sentiment(run, tmp_path) -> None:
-    files = save_pictures(tmp_path, "a.png")
-    output = run(*files, "--json", "--sentiment", "positive", "--sentiment-weight", "4.5")
-    (line,) = output.lines
-    assert line["settings"]["weights"]["sentiment"] == 4.5
-
-
 def test_a_sentiment_temperature_is_reported(run, tmp_path) -> None:
     files = save_pictures(tmp_path, "a.png")
     options = ("--json", "--sentiment", "positive", "--sentiment-temperature")
@@ -407,22 +400,8 @@ def test_settings_come_from_a_file_and_options_win(run, tmp_path) -> None:
         (("a.png", "--weight", "image=many"), "expected TERM=NUMBER"),
         (("a.png", "--weight", "imgae=2"), r"no term 'imgae'; the terms are ['fluency', 'image']"),
         (("a.png", "--weight", "sentiment=2"), "no sentiment without --sentiment"),
-        (("a.png", "--sentiment-weight", "2"), "no sentiment without --sentiment"),
-        (("a.png", "--sentiment", "positive", "--sentiment-weight", "0"), "a number above 0"),
         (("a.png", "--sentiment-temperature", "2"), "no sentiment without --sentiment"),
         (("a.png", "--sentiment", "positive", "--sentiment-temperature", "0"), "a number above 0"),
-        (
-            [
-                "a.png",
-                "--sentiment",
-                "neutral",
-                "--sentiment-weight",
-                "2",
-                "--weight",
-                "sentiment=3",
-            ],
-            "--sentiment-weight 2: --weight has it, too",
-        ),
         (("a.png", "--weight", "image=-2"), "at least 0"),
         (("a.png", "--weight", "image=0"), "only fluency may weigh 0"),
         (("a.png", "--colour", "red"), "--colour"),

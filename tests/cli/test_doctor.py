@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,9 @@ import pytest
 from fuseprompt.cli.doctor import examine
 from fuseprompt.cli.main import main
 from fuseprompt.cli.prepare import prepare
-from fuseprompt.errors import PrepareError
 from fuseprompt.offline import convert
 from fuseprompt.offline import prepare as preparation
 from fuseprompt.offline.manifest import OFFLINE_IDS
-from fuseprompt.tasks import tables
-from fuseprompt.tasks.settings import PAPER
-from fuseprompt.tasks.tables import SECONDARIES
 from tests.evaluation.metrics.tools import fake_java
 from tests.offline.fake_build import fake_converters, no_download
 from tests.tiny import (
@@ -42,11 +37,6 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FUSEPROMPT_MODELS", raising=False)
     monkeypatch.setattr(preparation, "download_archives", no_download)
     monkeypatch.setattr(convert, "CONVERTERS", fake_converters(0))
-    # Fake models make no word table.
-    table = tmp_path / "table"
-    table.write_bytes(b"12345678")
-    monkeypatch.setattr("fuseprompt.tasks.tables.find_table", lambda secondary: table)
-    monkeypatch.setattr("fuseprompt.cli.doctor.find_table", lambda secondary: table)
 
 
 def test_without_models_it_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,57 +92,9 @@ def test_json_is_one_object_with_every_model(capsys: pytest.CaptureFixture[str])
     report = json.loads(line)
     assert [state["id"] for state in report["offline"]] == list(OFFLINE_IDS)
     assert all(state["ready"] and state["size"] > 0 for state in report["offline"])
-    assert [state["id"] for state in report["paper"]] == list(vars(PAPER).values())
     assert report["configuration"] == "offline"
     assert report["remedies"] == []
     assert {"fuseprompt", "torch", "transformers"} <= set(report["versions"])
-
-
-def test_word_tables_are_shown_and_never_in_the_way(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(quiet=True)
-    names = [f"word table of offline:{name}" for name in SECONDARIES]
-    assert [(s["id"], s["ready"], s["size"]) for s in examine()["word_tables"]] == [
-        (n, True, 8) for n in names
-    ]
-    monkeypatch.setattr("fuseprompt.cli.doctor.find_table", lambda secondary: None)
-    assert [(s["id"], s["ready"], s["size"]) for s in examine()["word_tables"]] == [
-        (n, False, 0) for n in names
-    ]
-    assert main(["doctor"]) == 0
-    assert "made by prepare" in capsys.readouterr().out
-
-
-def test_prepare_makes_the_tables_that_are_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    def make(secondary: str, *, on_progress: Callable[[int, int], None]) -> None:
-        on_progress(5, 10)
-        made.append(secondary)
-
-    monkeypatch.setattr(tables, "find_table", lambda name: None if name == "sentiment" else name)
-    monkeypatch.setattr(tables, "make", make)
-    prepare()
-    assert made == ["sentiment"]
-    told = capsys.readouterr().err
-    assert "Making the word table of offline:sentiment (once, 10 entries)" in told
-    prepare(secondaries=("image-text",), quiet=True)
-    assert made == ["sentiment"]
-
-
-def test_a_table_that_cannot_be_written_names_the_folder_to_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def make(secondary: str, *, on_progress: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tables, "find_table", lambda name: None)
-    monkeypatch.setattr(tables, "make", make)
-    with pytest.raises(PrepareError, match=r"image-text.*No space left.*FUSEPROMPT_CACHE"):
-        prepare(quiet=True)
 
 
 @pytest.mark.parametrize("content", ["half a model", "l\0", "\0\0"])
@@ -163,27 +105,6 @@ def test_a_damaged_model_is_told_with_its_file(content: str) -> None:
     (remedy,) = examine()["remedies"]
     assert remedy["problem"].startswith("offline:lm is damaged")
     assert str(weights) in remedy["problem"]
-
-
-def test_the_papers_models_are_looked_for_in_the_cache_of_the_hub(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FUSEPROMPT_MODELS", "paper")
-    report = examine()
-    assert report["configuration"] == "paper"
-    assert [remedy["command"] for remedy in report["remedies"]] == [
-        f"hf download {model_id}" for model_id in vars(PAPER).values()
-    ]
-    snapshot = tmp_path / "hub" / "models--gpt2-medium" / "snapshots" / ("a" * 40)
-    snapshot.mkdir(parents=True)
-    references = snapshot.parents[1] / "refs"
-    references.mkdir()
-    (references / "main").write_text("a" * 40)
-    (snapshot / "config.json").write_text("{}")
-    assert not examine()["paper"][0]["ready"]
-    (snapshot / "model.safetensors").write_bytes(b"1234")
-    assert examine()["paper"][0]["ready"]
-    assert examine()["paper"][0]["size"] == 6
 
 
 def test_a_wrong_configuration_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +131,6 @@ def test_prepared_models_cost_neither_time_nor_torch() -> None:
     prepare(quiet=True)
     code = (
         "import sys\nfrom fuseprompt.cli.prepare import prepare\n"
-        "from fuseprompt.tasks import tables\nassert tables.find_table('sentiment') is None\n"
-        "tables.find_table = lambda secondary: 'there'\n"
         "prepare(quiet=True)\nprint(*sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

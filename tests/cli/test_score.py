@@ -49,12 +49,12 @@ def test_one_json_line_has_the_keys_of_the_contract(arguments: list[str], capsys
 @needs_tools
 @pytest.mark.usefixtures("no_meteor")
 def test_a_table_for_people(arguments: list[str], capsys) -> None:
-    assert main([*arguments, "--subset", "--distinct", "--quiet"]) == 0
+    assert main([*arguments, "--distinct", "--quiet"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     lines = printed.out.splitlines()
     assert lines[0] == "coco, split val2014"
-    assert lines[1].split() == ["images", "2,", "66.7", "%", "with", "a", "caption"]
+    assert lines[1].split() == ["images", "3,", "66.7", "%", "with", "a", "caption"]
     values = {line.split()[0]: line.split()[1] for line in lines[1:] if len(line.split()) > 1}
     assert 0 < float(values["bleu_1"]) <= 100
     assert float(values["distinct_1"]) == pytest.approx(6 / 8, abs=1e-4)

@@ -111,9 +111,8 @@ def test_a_step_of_the_search_is_reached() -> None:
     assert found.text != "An image of"
 
 
-@pytest.mark.parametrize("text", ["", "An image of "])
-def test_a_text_that_cannot_be_continued_is_refused(text) -> None:
-    settings = dict(text=text, num_likeliest=4)
+def test_a_text_that_cannot_be_continued_is_refused() -> None:
+    settings = dict(text="An image of ", num_likeliest=4)
     with pytest.raises(SearchError, match="ends in white space"):
         explain(PHOTO, [LanguageModelOnly()], tiny_models(), **settings)
 

@@ -208,7 +208,7 @@ def test_its_own_embeddings_give_its_own_loss_and_finite_differences_its_gradien
 
 @pytest.mark.parametrize("text", ["", "  ", "ly"])
 def test_what_cannot_follow_a_text_is_refused(text: str) -> None:
-    with pytest.raises(ProblemError, match="begins with a blank or a line break"):
+    with pytest.raises(ProblemError, match="begins with one or a line break"):
         Continuation(gpt2()).encode_target(text)
 
 

@@ -1,7 +1,5 @@
 """Fluency is the labels loss of a causal model, the end of the text counted as one more token."""
 
-import copy
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency
 from fuseprompt.search.minimize import minimize
-from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama, save_folder
+from tests.tiny import gpt2, gpt2_module, gpt2_tokenizer, llama
 
 PREFIX = "An image of"
 PROBLEM = Problem("0", prefix=PREFIX)
@@ -141,29 +139,6 @@ def test_the_search_ranks_by_the_loss_that_is_reported(per_token: bool) -> None:
         (nll,) = gpt2().nll([ids], [len(gpt2().tokenizer.encode(PREFIX))])
         want = nll[:-1].mean() if per_token else nll[:-1].sum()
         assert abs(entry.loss - float(want)) < 1e-4
-
-
-def test_a_chat_template_is_filled_in(tmp_path) -> None:
-    tokenizer = copy.deepcopy(gpt2_tokenizer())
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-    )
-    save_folder(tmp_path, gpt2_module(), tokenizer)
-    lm = CausalLM.load(tmp_path)
-    messages = [
-        {"role": "system", "content": "the museum"},
-        {"role": "user", "content": "a photo"},
-    ]
-    asked = lm.prompted(messages)
-    want = "system: the museum\nuser: a photo\nassistant:"
-    assert lm.tokenizer.decode(asked.begin_ids) == want
-
-
-def test_without_a_chat_template_it_says_what_to_do(tmp_path) -> None:
-    save_folder(tmp_path, gpt2_module(), gpt2_tokenizer())
-    for lm in (CausalLM.load(tmp_path), gpt2()):
-        with pytest.raises(ModelError, match=r"no chat template.*prompted"):
-            lm.prompted([{"role": "user", "content": "a photo"}])
 
 
 def test_a_prompt_that_fills_the_model_is_refused() -> None:

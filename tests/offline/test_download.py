@@ -61,7 +61,6 @@ def test_another_file_under_the_pinned_name_is_refused(index: Path, target: Path
         download_archives([package], target)
     message = str(caught.value)
     assert f"expected sha256 {package[-64:]}, got {other[-64:]}" in message
-    assert "tiny-weights==1.0" in message
     assert not list(target.glob("*.whl"))
 
 

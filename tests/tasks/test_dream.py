@@ -122,7 +122,7 @@ def test_a_vector_drives_the_layer_along_it(settings: DreamSettings, tmp_path: P
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"v": torch.zeros(7)}, r"v has the shape \(7,\); expected one vector of 16 numbers"),
+        ({"v": torch.zeros(7)}, r"expected directions of shape \(n, 16\), got \(1, 7\)"),
         ({"a": torch.zeros(16), "c": torch.zeros(16)}, r"expected one vector, or an SAE.*'a', 'c'"),
         ({"W": torch.zeros(3, 5)}, r"expected directions of shape \(n, 16\)"),
     ],

@@ -89,12 +89,12 @@ def test_no_text_says_what_should_follow(found: Elicited) -> None:
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        (("It is", " red"), r"context 'It is': expected one \{\}, .* such as '\{\} It is'"),
-        (("{} or {}", " red"), r"expected one \{\}"),
-        (("{}", ""), r"continuation '': expected what should follow the text"),
-        (("{}", "  "), "at least a letter"),
-        (("{} It is", "red"), r"'isred' is cut into other tokens.*Begin it with a blank: ' red'"),
-        (("{} It is ", " red"), "ends in white space"),
+        (("It is", " red"), r"a template has one \{\} where the text goes, got 'It is red'"),
+        (("{} or {}", " red"), r"a template has one \{\}"),
+        (("{}", ""), r"'' cannot follow 'a'"),
+        (("{}", "  "), "begins with one or a line break, such as ' Paris'"),
+        (("{} It is", "red"), r"'red' cannot follow 'a It is'"),
+        (("{} It is ", " red"), "a template that ends in no blank"),
     ],
 )
 def test_a_bad_item_costs_one_record(pair: tuple[str, str], message: str) -> None:

@@ -2,15 +2,14 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from html import escape
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import JobOutput, Report, Shown, show_each
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.kinds import File, Name, PositiveFloat
+from fuseprompt.tasks.kinds import File, Name
 from fuseprompt.tasks.settings import (
     PAPER_SIZE,
     CaptionSettings,
@@ -34,7 +33,6 @@ class Options:
         sidecar: Write each caption to a file beside its image, of this ending (txt, say).
         append: Add to sidecars that are there.
         skip_existing: Leave images alone that have a sidecar.
-        sentiment_weight: The same as --weight sentiment=X.
         prepare: Make the offline models first if need be.
         config: YAML file with any of these options.
     """
@@ -47,7 +45,6 @@ class Options:
     sidecar: Name | None = None
     append: bool = False
     skip_existing: bool = False
-    sentiment_weight: PositiveFloat | None = None
     prepare: bool = False
     config: File | None = None
 
@@ -64,16 +61,13 @@ def preset(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def run(options: Options) -> int:
     """Caption images; return 1 if an image got no caption, or one without a required word."""
-    settings, models, output = _settings(options), options.models, options.output
+    settings, models, output = options.settings, options.models, options.output
     has_sentiment = settings.sentiment is not None
     ids = model_ids(models.models)
     if options.prepare:
         from fuseprompt.cli.prepare import prepare
 
-        used = ("image-text", "sentiment") if has_sentiment else ("image-text",)
-        has_table = settings.proposal in ("word-table", "additive") and not settings.as_published
-        tables = used if has_table else ()
-        prepare(quiet=output.quiet or output.json, secondaries=tables)
+        prepare(quiet=output.quiet or output.json)
     if not output.quiet:
         print(describe_models(models.models, ids, has_sentiment), file=sys.stderr)
 
@@ -131,36 +125,22 @@ def describe_models(choice: str, ids: ModelIds, has_sentiment: bool) -> str:
     return f"Models: {', '.join(used)} ({other})."
 
 
-def _settings(options: Options) -> CaptionSettings:
-    settings, weight = options.settings, options.sentiment_weight
-    if weight is None:
-        return settings
-    if "sentiment" in settings.weights:
-        raise UsageError(f"--sentiment-weight {weight:g}: --weight has it, too.")
-    return replace(settings, weights={**settings.weights, "sentiment": weight})
-
-
 def show(results: "Iterable[Caption | Failure]", sidecar: str | None = None) -> Iterator[Shown]:
     """Yield captions as they are printed and put on pages, and write them to sidecars."""
-    from fuseprompt.tasks.job import Failure
+    from fuseprompt.evaluation.page import picture_urls, render_page
 
-    for one in results:
-        if isinstance(one, Failure):
-            yield show_failure(one.item, one.error, "image")
-            continue
+    def show_one(one: "Caption") -> Shown:
         if sidecar is not None:
             with _sidecar(one.image, sidecar).open("a", encoding="utf-8") as file:
                 file.write(f"{one.caption}\n")
         words = ", ".join(map(repr, one.missing))
         note = f"note: {one.image}: no finished caption with {words} was found" if words else ""
-        yield Shown(
-            record(one),
-            _readable(one),
-            _card(one),
-            note,
-            failed=bool(one.missing),
-            last=one.rank == 1,
-        )
+        pictures = picture_urls(one.together or (one.image,), longest=480)
+        card = render_page("caption.html", one=one, pictures=pictures)
+        ends = {"failed": bool(one.missing), "last": one.rank == 1}
+        return Shown(record(one), _readable(one), card, note, **ends)
+
+    return show_each(results, "image", show_one)
 
 
 def record(one: "Caption") -> dict[str, Any]:
@@ -185,14 +165,3 @@ def _readable(one: "Caption") -> str:
         ending += ", losses in bfloat16"
     facts = f"loss {one.result.loss:.2f} ({terms}), {one.result.seconds:.1f} s{ending}"
     return f"{one.image}\n  {one.text}\n  {facts}"
-
-
-def _card(one: "Caption") -> str:
-    from fuseprompt.evaluation.page import picture_url
-    from fuseprompt.models.images import open_image
-
-    pictures = "".join(
-        f'<img src="{picture_url(open_image(file), longest=480)}" alt="{escape(file)}">'
-        for file in one.together or (one.image,)
-    )
-    return f"{pictures}<h2>{escape(one.caption)}</h2>{describe_terms(one.result)}"

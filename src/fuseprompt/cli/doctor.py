@@ -18,16 +18,13 @@ from fuseprompt.cache import cache_dir
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError, MetricError
 from fuseprompt.offline.manifest import RECIPES, find_fault, models_dir, read_manifest
-from fuseprompt.tasks.settings import PAPER, ModelSettings
-from fuseprompt.tasks.tables import SECONDARIES, find_table
+from fuseprompt.tasks.settings import ModelSettings
 
 #: The packages that results depend on.
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
 #: Packages of extras; what scoring needs is looked for by itself.
 _EXTRAS = {"app": "gradio", "track": "trackio", "plots": "matplotlib", "ray": "ray"}
-
-_NO_TABLE = "made by prepare, or at its first use"
 
 #: Kinds of models by the class that `load` returns; all others join texts and images.
 _KINDS = {
@@ -79,17 +76,11 @@ def examine() -> dict[str, Any]:
         _state(f"offline:{name}", 0 if fault else read_manifest()[name]["size"], fault or "")
         for name, fault in faults.items()
     ]
-    found = {f"word table of offline:{name}": find_table(name) for name in SECONDARIES}
-    tables = [
-        _state(name, file.stat().st_size) if file else _state(name, 0, _NO_TABLE)
-        for name, file in found.items()
-    ]
-    paper = [_find_in_hub_cache(model_id) for model_id in vars(PAPER).values()]
     remedies = {
         f"The package {name} is not installed.": "pip install fuseprompt"
         for name, version in versions.items()
         if version == "missing"
-    } | _find_remedies(configuration, offline, paper)
+    } | _find_remedies(configuration, offline)
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
@@ -99,8 +90,6 @@ def examine() -> dict[str, Any]:
         "cache": str(cache_dir()),
         "configuration": configuration,
         "offline": offline,
-        "word_tables": tables,
-        "paper": paper,
         "metrics": _describe_metrics(),
         "extras": {name: _describe_extra(name, extra) for extra, name in _EXTRAS.items()},
         "remedies": [{"problem": each, "command": cmd} for each, cmd in remedies.items()],
@@ -140,31 +129,12 @@ def _state(model_id: str, size: int, note: str = "") -> dict[str, Any]:
     return {"id": model_id, "ready": not note, "size": 0 if note else size, "note": note}
 
 
-def _find_in_hub_cache(model_id: str) -> dict[str, Any]:
-    """Return the state of a model in the local cache of the Hub, without asking the Hub."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return _state(model_id, 0, "huggingface_hub is not installed")
-    for weights in ("model.safetensors", "pytorch_model.bin"):
-        found = [try_to_load_from_cache(model_id, file) for file in ("config.json", weights)]
-        sizes = [Path(file).stat().st_size for file in found if isinstance(file, str)]
-        if len(sizes) == len(found):
-            return _state(model_id, sum(sizes))
-    return _state(model_id, 0, "not in the Hub's local cache")
-
-
-def _find_remedies(
-    configuration: str, offline: list[dict[str, Any]], paper: list[dict[str, Any]]
-) -> dict[str, str]:
+def _find_remedies(configuration: str, offline: list[dict[str, Any]]) -> dict[str, str]:
     """Return what keeps the configuration from being used, each with what to type."""
     if configuration == "offline":
         faults = [f"{state['id']} {state['note']}" for state in offline if not state["ready"]]
         return {"; ".join(faults) + ".": "fuseprompt prepare"} if faults else {}
-    if configuration == "paper":
-        missing = [state["id"] for state in paper if not state["ready"]]
-        return {f"{m} is not in the local cache of the Hub.": f"hf download {m}" for m in missing}
-    if Path(configuration).is_file():
+    if configuration == "paper" or Path(configuration).is_file():  # `load` says what it lacks.
         return {}
     problem = f"FUSEPROMPT_MODELS is {configuration!r}: expected offline, paper or a file."
     return {problem: "unset FUSEPROMPT_MODELS"}
@@ -184,7 +154,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
     for name, fact in facts.items():
         print(f"{name:14} {fact}")
     print(f"\n{'model':50} on disk  state")
-    for state in (*report["offline"], *report["word_tables"], *report["paper"]):
+    for state in report["offline"]:
         size = f"{state['size'] / 1e6:.0f} MB" if state["ready"] else "-"
         # A fault that names the folder would make the table unreadable; it stands in full below.
         note = "ready" if state["ready"] else state["note"].partition(" (")[0].partition(":")[0]

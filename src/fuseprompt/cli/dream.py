@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import JobOutput, Report, Shown, show_each
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.tasks.kinds import File, NaturalInt
 from fuseprompt.tasks.settings import DreamSettings
@@ -46,15 +45,17 @@ def run(options: Options) -> int:
 
 def show(results: "Iterable[Dream | Failure]", settings: DreamSettings) -> Iterator[Shown]:
     """Yield dreams as they are printed and put on pages."""
-    from fuseprompt.tasks.job import Failure
+    from fuseprompt.evaluation.page import render_page
 
-    for one in results:
-        if isinstance(one, Failure):
-            yield show_failure(one.item, f"unit {one.item}: {one.error}", "unit")
-        else:
-            is_near = one.result.violation > 0.0
-            note = f"note: unit {one.unit}: no sentence as fluent as --fluency was found" * is_near
-            yield Shown(record(one, settings), _readable(one, settings), _card(one, settings), note)
+    def show_one(one: "Dream") -> Shown:
+        is_near = one.result.violation > 0.0
+        note = f"note: unit {one.unit}: no sentence as fluent as --fluency was found" * is_near
+        values = [value for _, value in one.tokens]
+        shades = {"least": min(values), "most": max(values)}
+        card = render_page("dream.html", one=one, name=_name(one, settings), **shades)
+        return Shown(record(one, settings), _readable(one, settings), card, note)
+
+    return show_each(results, "unit", show_one)
 
 
 def record(one: "Dream", settings: DreamSettings) -> dict[str, Any]:
@@ -83,18 +84,3 @@ def _readable(one: "Dream", settings: DreamSettings) -> str:
     if one.dataset_max is not None:
         lines.append(f"  best of the file: {one.dataset_max:.3f} {one.dataset_text}")
     return "\n".join(lines)
-
-
-def _card(one: "Dream", settings: DreamSettings) -> str:
-    least, most = min(v for _, v in one.tokens), max(v for _, v in one.tokens)
-    shaded = "".join(
-        f'<span title="{value:.3f}" style="background:rgba(217,119,6,'
-        f'{0.7 * (value - least) / (most - least or 1.0):.2f})">{escape(piece)}</span>'
-        for piece, value in one.tokens
-    )
-    known = "" if one.dataset_max is None else f"; best of the file {one.dataset_max:.3f}"
-    text = "" if one.dataset_text is None else f"<p class=soft>{escape(one.dataset_text)}</p>"
-    return (
-        f"<p class=soft>{escape(_name(one, settings))}</p><h2>{shaded}</h2>"
-        f"<p>activation <b>{one.activation:.3f}</b>{known}</p>{text}{describe_terms(one.result)}"
-    )

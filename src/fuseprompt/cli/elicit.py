@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.job import JobOutput, Report, Shown, show_failure
+from fuseprompt.cli.job import JobOutput, Report, Shown, show_each
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.errors import UsageError
 from fuseprompt.tasks.kinds import File, Text
@@ -56,14 +56,12 @@ def run(options: Options) -> int:
 def show(results: "Iterable[Elicited | Failure]") -> Iterator[Shown]:
     """Yield texts as they are printed and put on pages."""
     from fuseprompt.evaluation.page import render_page
-    from fuseprompt.tasks.job import Failure
 
-    for one in results:
-        if isinstance(one, Failure):
-            yield show_failure(one.item, one.error, "continuation")
-            continue
+    def show_one(one: "Elicited") -> Shown:
         card = render_page("elicit.html", one=one, rows=_rows(one))
-        yield Shown(record(one), _readable(one), card)
+        return Shown(record(one), _readable(one), card)
+
+    return show_each(results, "continuation", show_one)
 
 
 def record(one: "Elicited") -> dict[str, Any]:

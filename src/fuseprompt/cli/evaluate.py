@@ -16,15 +16,8 @@ from fuseprompt.cli.options import Output
 from fuseprompt.cli.score import print_scores
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.runs.plan import RunOptions
-from fuseprompt.tasks.kinds import (
-    File,
-    Folder,
-)
-from fuseprompt.tasks.settings import (
-    ModelSettings,
-    SearchSettings,
-    model_ids,
-)
+from fuseprompt.tasks.kinds import File, Folder
+from fuseprompt.tasks.settings import ModelSettings, SearchSettings, model_ids
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.runs.evaluate import Status

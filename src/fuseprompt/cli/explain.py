@@ -8,11 +8,7 @@ from fuseprompt.cache import write_atomically
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError, UsageError
-from fuseprompt.tasks.kinds import (
-    File,
-    PositiveInt,
-    Text,
-)
+from fuseprompt.tasks.kinds import File, PositiveInt, Text
 from fuseprompt.tasks.settings import (
     PREFIX,
     CaptionSettings,

@@ -11,13 +11,7 @@ from fuseprompt.cache import decode_text
 from fuseprompt.cli.bar import Bar
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import FuseError
-from fuseprompt.tasks.kinds import (
-    File,
-    Folder,
-    Integer,
-    ModelId,
-    PositiveInt,
-)
+from fuseprompt.tasks.kinds import File, Folder, Integer, ModelId, PositiveInt
 
 if TYPE_CHECKING:
     from fuseprompt.fuse.table import CaseKey, CaseReport

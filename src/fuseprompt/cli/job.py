@@ -4,14 +4,8 @@ import csv
 import importlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-    redirect_stdout,
-    suppress,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -86,10 +80,12 @@ def record(result: "Result") -> dict[str, Any]:
     }
 
 
-def describe_terms(result: "Result") -> str:
-    """Return the loss of a result and each of its terms as a line of a card."""
-    terms = "".join(f"<span>{escape(n)} <b>{v:.3f}</b></span>" for n, v in result.terms.items())
-    return f'<p class="terms"><span>loss <b>{result.loss:.3f}</b></span>{terms}</p>'
+def show_each(results: Iterable[Any], key: str, show: Callable[[Any], Shown]) -> Iterator[Shown]:
+    """Yield results and failures as they are printed and put on pages, in order."""
+    from fuseprompt.tasks.job import Failure
+
+    for one in results:
+        yield show_failure(one.item, one.error, key) if isinstance(one, Failure) else show(one)
 
 
 class Report(AbstractContextManager["Report"]):

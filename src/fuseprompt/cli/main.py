@@ -26,7 +26,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "print what is installed, what is missing and what mends it",
     "fit": "fit the maps between two models' embeddings",
     "explain": "show what each proposal names at one step, as a page",
-    "datasets": "print what datasets need and where to get them",
     "evaluate": "caption a dataset, score it and write a report",
     "merge": "join the shards of a run, score the whole",
     "reproduce": "evaluate with the settings of the paper's experiments",

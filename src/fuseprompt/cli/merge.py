@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fuseprompt.cli.evaluate import ScoringOptions, print_run
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import DatasetError, UsageError
-from fuseprompt.tasks.kinds import (
-    Folder,
-)
+from fuseprompt.tasks.kinds import Folder
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.datasets import Dataset

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import JobOutput, Report, Shown, show_each
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.tasks.kinds import Name
 from fuseprompt.tasks.settings import NameSettings
@@ -57,13 +56,16 @@ def run(options: Options) -> int:
 
 def show(results: "Iterable[GroupName | Failure]") -> Iterator[Shown]:
     """Yield labels as they are printed and put on pages."""
-    from fuseprompt.tasks.job import Failure
+    from fuseprompt.evaluation.page import picture_urls, render_page
 
-    for one in results:
-        if isinstance(one, Failure):
-            yield show_failure(one.item, one.error, "group")
-        else:
-            yield Shown(record(one), _readable(one), _card(one), last=one.rank == 1)
+    def show_one(one: "GroupName") -> Shown:
+        texts = [member for member in one.members if isinstance(member, str)]
+        files = (member for member in one.members if isinstance(member, Path))
+        pictures = picture_urls(files, longest=240)
+        card = render_page("name.html", one=one, texts=texts, pictures=pictures)
+        return Shown(record(one), _readable(one), card, last=one.rank == 1)
+
+    return show_each(results, "group", show_one)
 
 
 def record(one: "GroupName") -> dict[str, Any]:
@@ -86,21 +88,3 @@ def _readable(one: "GroupName") -> str:
         f"{one.group}: {one.label}\n  tells its members from others {one.auroc:.0%} of the time, "
         f"from the nearest group ({one.nearest}) {one.auroc_nearest:.0%}{known}"
     )
-
-
-def _card(one: "GroupName") -> str:
-    from fuseprompt.evaluation.page import picture_url
-    from fuseprompt.models.images import open_image
-
-    members = ""
-    for member in one.members:
-        if isinstance(member, str):
-            members += f"<p>{escape(member)}</p>"
-        elif isinstance(member, Path):
-            url = picture_url(open_image(member), longest=240)
-            members += f'<img src="{url}" alt="{escape(str(member))}">'
-    facts = (
-        f"group {escape(one.group)}; AUROC {one.auroc:.3f}, against the nearest group "
-        f"({escape(one.nearest)}) {one.auroc_nearest:.3f}"
-    )
-    return f"<h2>{escape(one.label)}</h2><p>{facts}</p>{members}{describe_terms(one.result)}"

@@ -28,11 +28,7 @@ from typing import (
 
 from fuseprompt import __version__
 from fuseprompt.errors import UsageError
-from fuseprompt.tasks.kinds import (
-    Kind,
-    read_path,
-    read_yaml,
-)
+from fuseprompt.tasks.kinds import Kind, read_path, read_yaml
 
 _T = TypeVar("_T")
 

@@ -4,10 +4,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fuseprompt.cli.job import JobOutput, Report, Shown, describe_terms, show_failure
+from fuseprompt.cli.job import JobOutput, Report, Shown, show_each
 from fuseprompt.cli.job import record as shared_record
 from fuseprompt.tasks.kinds import Text
 from fuseprompt.tasks.settings import RewriteSettings
@@ -50,18 +49,18 @@ def _lines(text: str) -> list[str]:
 
 def show(results: "Iterable[Rewrite | Failure]", label: str) -> Iterator[Shown]:
     """Yield rewritten texts as they are printed and put on pages."""
-    from fuseprompt.tasks.job import Failure
+    from fuseprompt.evaluation.page import render_page
 
-    for one in results:
-        if isinstance(one, Failure):
-            yield show_failure(one.item, one.error, "original")
-            continue
+    def show_one(one: "Rewrite") -> Shown:
         note = ""
         if not one.found:
             note = f"note: no text within all bounds is {label}, nearest: {one.text}"
         elif one.text == one.original:
             note = f"note: {label} already: {one.original}"
-        yield Shown(record(one), _readable(one), _card(one), note, failed=not one.found)
+        card = render_page("rewrite.html", one=one, diff=_diff(one))
+        return Shown(record(one), _readable(one), card, note, failed=not one.found)
+
+    return show_each(results, "original", show_one)
 
 
 def record(one: "Rewrite") -> dict[str, Any]:
@@ -79,33 +78,21 @@ def record(one: "Rewrite") -> dict[str, Any]:
 
 
 def _readable(one: "Rewrite") -> str:
-    marks = ("\033[31m", "\033[0m", "\033[32m", "\033[0m")
-    text = _diff(one, marks if sys.stdout.isatty() else ("[-", "-]", "{+", "+}"))
+    marks = {"": ("", ""), "del": ("[-", "-]"), "ins": ("{+", "+}")}
+    if sys.stdout.isatty():
+        marks |= {"del": ("\033[31m", "\033[0m"), "ins": ("\033[32m", "\033[0m")}
+    text = " ".join(words.join(marks[tag]) for tag, words in _diff(one))
     label = f"{one.label_before} -> {one.label_after}"
     fluency = f"fluency {one.fluency_before:.2f} -> {one.result.terms['fluency']:.2f}"
     facts = f"{label}, similarity {one.similarity:.2f}, {fluency}, {one.result.seconds:.1f} s"
     return f"{text}\n  {one.text}\n  {facts}"
 
 
-def _diff(one: "Rewrite", marks: tuple[str, str, str, str]) -> str:
-    """Return the words of both texts, those that only one of them has between marks."""
+def _diff(one: "Rewrite") -> list[tuple[str, str]]:
+    """Return the words of both texts, marked "del" or "ins" where only one of them has them."""
     before, after = one.original.split(), one.text.split()
-    parts = []
+    runs = []
     for kind, i, j, k, m in SequenceMatcher(None, before, after, False).get_opcodes():
         old, new = " ".join(before[i:j]), " ".join(after[k:m])
-        if kind == "equal":
-            parts.append(old)
-            continue
-        parts += [marks[0] + old + marks[1]] if old else []
-        parts += [marks[2] + new + marks[3]] if new else []
-    return " ".join(parts)
-
-
-def _card(one: "Rewrite") -> str:
-    # What is escaped holds no mark, as "\0" stands in no text.
-    text = escape(_diff(one, ("\0d", "\0D", "\0i", "\0I")))
-    for mark, tag in (("d", "<del>"), ("D", "</del>"), ("i", "<ins>"), ("I", "</ins>")):
-        text = text.replace(f"\0{mark}", tag)
-    facts = f"{one.label_before} to {one.label_after}, similarity {one.similarity:.2f}"
-    missed = "" if one.found else "<p class=error>No text within all bounds: the nearest one.</p>"
-    return f"<h2>{text}</h2>{missed}<p>{escape(facts)}</p>{describe_terms(one.result)}"
+        runs += [("", old)] if kind == "equal" else [("del", old), ("ins", new)]
+    return [(tag, words) for tag, words in runs if words]

@@ -10,10 +10,7 @@ from pathlib import Path
 from fuseprompt.cli.options import Output
 from fuseprompt.errors import UsageError
 from fuseprompt.evaluation.metrics.base import METRICS, Scores, Scoring
-from fuseprompt.tasks.kinds import (
-    Folder,
-    Name,
-)
+from fuseprompt.tasks.kinds import Folder, Name
 
 
 @dataclass(frozen=True)

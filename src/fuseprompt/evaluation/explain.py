@@ -15,12 +15,12 @@ from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals.base import Positions, Proposal
 from fuseprompt.proposals.language_model import LanguageModelOnly
+from fuseprompt.search.beginnings import begin
 from fuseprompt.search.candidates import Proposer
 from fuseprompt.search.hypotheses import Hypotheses
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels
 from fuseprompt.tasks.settings import CaptionSettings
-from fuseprompt.text.retokenize import PaddedIds
 
 NUM_BEST: Final = 10  # Tokens that should be proposed: the best of all that were scored.
 RANKS: Final = 3000  # Length of a proposal's list in which the rank of a token is looked up.
@@ -97,9 +97,9 @@ def explain(
     caption = caption or CaptionSettings()
     objective = objective_of(caption, models)
     prefix = caption.prefix if text is None or text.startswith(caption.prefix) else text
-    bound = objective.bind([Problem("0", {"image": image}, prefix)])
+    bound = objective.bind([Problem("0", {"image": image}, prefix, text)])
     log(f"searching up to step {step}" if text is None else "reading the text")
-    active = _search(bound, caption, step) if text is None else _given(bound, text)
+    active = _search(bound, caption, step) if text is None else begin(bound)
     term = bound.terms[0]
     ids = active.token_ids.ids[:, : int(active.token_ids.lengths[0])]
     log_probs = objective.primary.next_log_probs(ids).cpu()
@@ -162,27 +162,6 @@ def _search(bound: BoundObjective, caption: CaptionSettings, step: int) -> Hypot
     if not len(state.active):
         raise SearchError(f"The search ends before step {step}. Ask for an earlier step.")
     return state.active[[int(state.active.losses.argmin())]]
-
-
-def _given(bound: BoundObjective, text: str) -> Hypotheses:
-    """Return a text of the user's as a hypothesis; its prefix does not count as chosen."""
-    primary = bound.objective.primary
-    ids = primary.tokenizer.encode(text)
-    num_given = len(primary.tokenizer.encode(bound.problems[0].prefix))
-    if not text or text[-1].isspace() or primary.tokenizer.decode(ids) != text:
-        raise SearchError(
-            f"The text {text!r} is empty, ends in white space, or does not survive the tokenizer "
-            f"of {primary.name} (it reads {primary.tokenizer.decode(ids)!r}). Choose another text."
-        )
-    nll = primary.nll([ids], [num_given])[0][: len(ids) - num_given]
-    return Hypotheses(
-        problems=torch.zeros(1, dtype=torch.long),
-        token_ids=PaddedIds.from_lists([ids]),
-        num_given=torch.tensor([num_given]),
-        nll_sum=nll.double().sum()[None].cpu(),
-        texts=(text,),
-        losses=torch.zeros(1),
-    )
 
 
 def _score(

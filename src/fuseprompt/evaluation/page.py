@@ -2,12 +2,16 @@
 
 import base64
 import io
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from PIL import Image
+
+from fuseprompt.models.images import open_image
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -26,6 +30,11 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def picture_urls(files: Iterable[str | Path], *, longest: int) -> list[tuple[str, str]]:
+    """Return the names of pictures, each with its data URL."""
+    return [(str(file), picture_url(open_image(file), longest=longest)) for file in files]
 
 
 def picture_url(picture: Image.Image, *, longest: int) -> str:

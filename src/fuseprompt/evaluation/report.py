@@ -34,9 +34,8 @@ REPORT: Final = "report.md"
 #: Captions on a page; about 3 MB with their pictures.
 PER_PAGE: Final = 200
 
-#: Pixels of a picture's longer side, and of a curve's drawing.
+#: Pixels of a picture's longer side.
 _PICTURE: Final = 320
-_WIDTH, _HEIGHT, _MARGIN = 160, 36, 3
 
 #: Captions by people, by key.
 References = Mapping[Key, Sequence[str]]
@@ -128,47 +127,18 @@ def make_pages(
     title = f"Captions of {run.settings.dataset}, {run.settings.split}"
     for number, name in enumerate(names, start=1):
         some = records[(number - 1) * per_page : number * per_page]
-        cards = [_card(r, weights, references.get(r.key, ())) for r in some]
+        cards = [_card(r, references.get(r.key, ())) for r in some]
         page = {"title": title, "style": "gallery.css", "names": names, "number": number}
         yield name, render_page("gallery.html", run=run, weights=weights, cards=cards, **page)
 
 
-def _card(
-    record: Record, weights: Mapping[str, float], references: Sequence[str]
-) -> dict[str, Any]:
+def _card(record: Record, references: Sequence[str]) -> dict[str, Any]:
     """Return what the template shows of a record."""
     try:
         url = picture_url(open_image(record.image), longest=_PICTURE)
     except ImageError:
         url = ""
-    card = {"record": record, "url": url, "references": references, "size": (_WIDTH, _HEIGHT)}
-    if record.found is not None:
-        card |= {"bar": _bar(record.found, weights), "curve": _curve(record.found.curve)}
-    return card
-
-
-def _bar(found: Found, weights: Mapping[str, float]) -> list[tuple[int, str, float, float]]:
-    """Return number, name, value and percentage of each weighted term; the whole is the loss."""
-    order = {name: i for i, name in enumerate(weights)}
-    parts = {n: max(0.0, weights.get(n, 1.0) * value) for n, value in found.terms.items()}
-    whole = sum(parts.values())
-    if not (math.isfinite(whole) and whole > 0):
-        return []
-    return [(order.get(n, len(order)), n, part, 100 * part / whole) for n, part in parts.items()]
-
-
-def _curve(curve: Sequence[float]) -> tuple[str, str] | None:
-    """Return the title and the points of a line of losses; those not finite are left out."""
-    points = [(i, value) for i, value in enumerate(curve) if math.isfinite(value)]
-    if len(points) < 2:
-        return None
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    across = (_WIDTH - 2 * _MARGIN) / (len(curve) - 1)
-    up = (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1.0)
-    path = " ".join(
-        f"{_MARGIN + i * across:.1f},{_MARGIN + (high - value) * up:.1f}" for i, value in points
-    )
-    return ", ".join(f"{value:.2f}" for _, value in points), path
+    return {"record": record, "url": url, "references": references}
 
 
 def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
@@ -184,7 +154,6 @@ def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
         failures=list(run.failures.values()),
         scores=score_section(settings.dataset, settings.split, scores) if scores else "",
         losses=_losses(run) if run.captions else "",
-        settings=_settings(run),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -208,35 +177,6 @@ def _losses(run: Run) -> str:
         ]
         rows.append([sentiment or "none", f"{len(found):,}", *(f"{value:.2f}" for value in cells)])
     return markdown_table(head, rows)
-
-
-def _settings(run: Run) -> str:
-    settings = run.settings
-    values = {
-        "settings hash": settings.hash,
-        "annotations (SHA-256)": settings.fingerprint,
-        "dataset folder": run.scope.root,
-        "model": settings.models,
-        "revision": settings.revisions,
-        **settings.search,
-        "group size": settings.group_size,
-        "seed": settings.seed,
-        "device": settings.device,
-        "threads": settings.threads,
-        "version": settings.versions,
-    }
-    return markdown_table(["setting", "value"], _flat("", values))
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each setting, those of a setting inside another with both names."""
-    for name, value in values.items():
-        # A setting with settings of its own is called by its class: "proposal: WordTable".
-        full = prefix if name == "class" else f"{prefix} {name}".strip()
-        if isinstance(value, Mapping):
-            yield from _flat(full, value)
-        else:
-            yield full, str(value)
 
 
 #: Headings of metrics; others are shown under their own names.

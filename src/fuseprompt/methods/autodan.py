@@ -19,13 +19,7 @@ from fuseprompt.proposals.base import Proposal
 from fuseprompt.search.beginnings import begin
 from fuseprompt.search.candidates import Proposer, keep_best, select_best
 from fuseprompt.search.checkpoint import REBUILT
-from fuseprompt.search.hypotheses import (
-    Finished,
-    Hypotheses,
-    extend,
-    join,
-    order_by_loss,
-)
+from fuseprompt.search.hypotheses import Finished, Hypotheses, extend, join, order_by_loss
 from fuseprompt.search.method import Found, HistoryEntry, check_counts
 from fuseprompt.search.scoring import exact_losses, finish_sentences, next_log_probs
 

@@ -9,7 +9,7 @@ another (`continuation_nll`).
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from itertools import takewhile
@@ -95,19 +95,17 @@ class CausalLM(PretrainedModel):
             json.loads(file.read_text(encoding="utf-8"))
         return super()._read_more(path, tokenizer, local_only=local_only, name=name)
 
-    def prompted(self, prompt: str | Sequence[Mapping[str, str]]) -> "CausalLM":
+    def prompted(self, prompt: str) -> "CausalLM":
         """Return this model with a prompt before every text; weights are shared.
 
         The prompt is no part of a text: it is neither scored nor reported, but all that follows is
         predicted from it, and texts may be as much shorter. Texts that stand for special tokens are
-        read as these tokens. The model's own chat template makes a text of the messages of a chat
-        (`role` and `content` each).
+        read as these tokens, so that a filled chat template is a prompt.
 
         Raises:
-            ModelError: If the prompt leaves no room for a text, or a chat has no template.
+            ModelError: If the prompt leaves no room for a text.
         """
-        text = prompt if isinstance(prompt, str) else self._fill_template(prompt)
-        ids = tuple(self.tokenizer.encode(text))
+        ids = tuple(self.tokenizer.encode(prompt))
         begin = self.tokenizer.prefix_ids
         if ids[: len(begin)] != begin:  # A template often has BOS itself: never two.
             ids = (*begin, *ids)
@@ -130,22 +128,6 @@ class CausalLM(PretrainedModel):
         full = copy(full)
         full.begin_ids, full.max_length = self.begin_ids, self.max_length
         return full
-
-    def _fill_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        from transformers import AutoTokenizer
-
-        loaded: Any = None
-        if self.source is not None:
-            loaded = AutoTokenizer.from_pretrained(str(self.source), local_files_only=True)
-        if loaded is None or not loaded.chat_template:
-            raise ModelError(
-                f"{self.name}: there is no chat template beside the model. Fill in the template "
-                "yourself and pass the text to prompted(...)."
-            )
-        text: str = loaded.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
-        return text
 
     def continuation_nll(
         self,

@@ -16,12 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fuseprompt.models.base import KeyValues, prepend_beginning
 from fuseprompt.models.batching import TOKENS_PER_PASS, PassSize
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.kv_cache import (
-    MAX_BYTES,
-    PACKED_TOKENS,
-    count_shared,
-    stack_texts,
-)
+from fuseprompt.models.kv_cache import MAX_BYTES, PACKED_TOKENS, count_shared, stack_texts
 from fuseprompt.text.retokenize import PaddedIds
 
 #: Log-probabilities at each token of a text, and its keys and values of each layer.

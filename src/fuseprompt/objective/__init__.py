@@ -16,14 +16,7 @@ from fuseprompt.objective.problem import (
     Require,
     word_changes,
 )
-from fuseprompt.objective.terms import (
-    Contrast,
-    Fluency,
-    ImageText,
-    Label,
-    Not,
-    TextSimilarity,
-)
+from fuseprompt.objective.terms import Contrast, Fluency, ImageText, Label, TextSimilarity
 
 __all__ = [
     "Activation",
@@ -42,7 +35,6 @@ __all__ = [
     "MaxChanged",
     "MaxWords",
     "NoRepeats",
-    "Not",
     "Objective",
     "Problem",
     "Prose",

@@ -63,10 +63,13 @@ class Continuation:
         before = f"{left}a{right}"
         encode = self.model.tokenizer.encode
         word, whole = encode(before), encode(before + following)
-        if not following.strip() or whole[: len(word)] != word:
+        joins = before[-1].isalnum() and following[:1].isalnum()
+        is_blank = before.endswith(" ") or not following.strip()
+        if joins or is_blank or whole[: len(word)] != word:
             raise ProblemError(
-                f"Term {self.name!r}: {following!r} cannot follow {before!r}. Expected a "
-                "continuation that begins with a blank or a line break, such as ' Paris'."
+                f"Term {self.name!r}: {following!r} cannot follow {before!r}. Expected a template "
+                "that ends in no blank, and a continuation that begins with one or a line break, "
+                "such as ' Paris'."
             )
         if len(whole) > self.model.max_length // 2:
             raise ProblemError(

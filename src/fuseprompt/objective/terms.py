@@ -95,10 +95,10 @@ class TextSimilarity:
 class Label:
     """Cross-entropy to a class given by name (in any case), in nats, range [0, inf).
 
-    The target "not negative", or `Not("negative")`, asks for any other class: -log(1 - p), p being
-    the probability of the class. The logits are divided by `temperature` (as Guo et al., 2017, do
-    to calibrate). At 1 the loss is flat wherever the classifier is sure, so a search takes the
-    cheapest word that makes it sure; and steep where it is not, so a search takes the first one
+    The target "not negative" asks for any other class, unless one is called so itself: -log(1 - p),
+    p being the probability of the class. The logits are divided by `temperature` (as Guo et al.,
+    2017, do to calibrate). At 1 the loss is flat wherever the classifier is sure, so a search takes
+    the cheapest word that makes it sure; and steep where it is not, so a search takes the first one
     that comes.
     """
 
@@ -114,11 +114,10 @@ class Label:
     def encode_target(self, target: Any) -> Float[Tensor, " t"]:
         """Return 1 for each class that is right, 0 for the others."""
         names = [label.lower() for label in self.model.labels]
-        wanted = str(target.label if isinstance(target, Not) else target).lower()
-        is_negated = isinstance(target, Not)
+        wanted = str(target).lower()
         # A class may itself be called "not toxic".
-        if wanted not in names and not is_negated and wanted.startswith("not "):
-            wanted, is_negated = wanted.removeprefix("not ").strip(), True
+        is_negated = wanted not in names and wanted.startswith("not ")
+        wanted = wanted.removeprefix("not ").strip() if is_negated else wanted
         if wanted not in names:
             raise ProblemError(
                 f"{self.model.name}: no label {target!r}; its labels are "
@@ -134,14 +133,6 @@ class Label:
         # Summed over the others: 1 - p is 0 long before the loss is infinite.
         log_probs = torch.log_softmax(outputs / self.temperature, dim=-1)
         return -log_probs.masked_fill(targets == 0, -float("inf")).logsumexp(dim=-1)
-
-
-@final
-@dataclass(frozen=True)
-class Not:
-    """The target of a `Label` that wants any class but this one."""
-
-    label: str
 
 
 @final

@@ -172,23 +172,15 @@ def explain_pip_failure(log: str) -> str:
             "prepare` again."
         )
     if "DO NOT MATCH THE HASHES" in log:
-        found = re.search(
-            r"MATCH THE HASHES.*?^\s*(?P<package>\S+==\S+).*?Expected sha256\s+"
-            r"(?P<expected>[0-9a-f]{64}).*?Got\s+(?P<got>[0-9a-f]{64})",
-            log,
-            re.MULTILINE | re.DOTALL,
-        )
-        package, expected, got = found.groups() if found else ("an archive", "another", "this one")
+        found = re.search(r"Expected sha256\s+(\w+).*?Got\s+(\w+)", log, re.DOTALL)
+        expected, got = found.groups() if found else ("another", "this one")
         return (
-            f"The package index sent another file for {package}: expected sha256 {expected}, "
-            f"got {got}. It was not used. Run `fuseprompt prepare` again; if it repeats, use "
-            "another index: PIP_ARGS='--index-url URL' fuseprompt prepare."
+            f"The package index sent another file: expected sha256 {expected}, got {got}. It was "
+            "not used. Run `fuseprompt prepare` again; if it repeats, use another index: "
+            "PIP_ARGS='--index-url URL' fuseprompt prepare."
         )
-    if "No space left on device" in log:
-        return (
-            "The disk became full while pip was downloading. Free some space, or set "
-            "FUSEPROMPT_CACHE to a folder on a larger disk, then run `fuseprompt prepare` again."
-        )
+    if os.strerror(errno.ENOSPC) in log:
+        return f"The disk became full. {_no_room()}"
     lines = [line.strip() for line in log.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
     reason = (errors or lines)[-1].removeprefix("ERROR: ")

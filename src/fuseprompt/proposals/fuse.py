@@ -20,13 +20,7 @@ from fuseprompt.errors import FingerprintError
 from fuseprompt.fuse.alignment import Alignment, TokenEmbeddings, default_words
 from fuseprompt.fuse.fit import FitSettings, fingerprint_fit, fit_adapter
 from fuseprompt.fuse.gradient import RandomFallback, transfer_gradient
-from fuseprompt.fuse.table import (
-    FORMAT_VERSION,
-    CaseKey,
-    CaseReport,
-    JacobianTable,
-    choose_table,
-)
+from fuseprompt.fuse.table import FORMAT_VERSION, CaseKey, CaseReport, JacobianTable, choose_table
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
 from fuseprompt.proposals.base import Positions, lengthened_words
 from fuseprompt.proposals.gradient import (

@@ -13,12 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary
-from fuseprompt.proposals.base import (
-    Positions,
-    StandIns,
-    lengthened_words,
-    put_stand_ins,
-)
+from fuseprompt.proposals.base import Positions, StandIns, lengthened_words, put_stand_ins
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
 
 #: Forward equivalents of a forward and a backward pass of one text.

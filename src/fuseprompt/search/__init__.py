@@ -1,7 +1,7 @@
 """What every search method uses: hypotheses, candidates, scoring, `minimize`."""
 
 from fuseprompt.search.front import front
-from fuseprompt.search.method import Found, HistoryEntry, Method, SearchState
+from fuseprompt.search.method import Found, HistoryEntry, Method
 from fuseprompt.search.minimize import Progress, Result, Scored, iterate, minimize
 from fuseprompt.search.tracking import JsonLines, Tracking
 
@@ -13,7 +13,6 @@ __all__ = [
     "Progress",
     "Result",
     "Scored",
-    "SearchState",
     "Tracking",
     "front",
     "iterate",

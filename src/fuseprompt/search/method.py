@@ -88,20 +88,9 @@ class EveryStep:
         return found
 
 
-@runtime_checkable
-class SearchState(Protocol):
-    """The state of any method."""
-
-    @property
-    def num_steps(self) -> int:
-        """Steps taken."""
-
-    @property
-    def fast_path(self) -> float:
-        """Share of candidates whose secondary ids came from the retokenisation table."""
-
-
-S = TypeVar("S", bound=SearchState)
+#: The state of a method. It has `num_steps`, the steps taken, and `fast_path`, the share of
+#: candidates whose secondary ids came from the retokenisation table.
+S = TypeVar("S")
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from fuseprompt.models.hub import load
 from fuseprompt.objective.activation import Activation, HiddenStates
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import EndsSentence, Problem, Prose
-from fuseprompt.objective.terms import Fluency, count_outputs
+from fuseprompt.objective.terms import Fluency
 from fuseprompt.proposals.scan import Scan
 from fuseprompt.search.minimize import OnStep, Result
 from fuseprompt.tasks.job import Failure, search
@@ -106,12 +106,13 @@ def objective_of(settings: DreamSettings, units: Sequence[int], *, load: Load = 
     if not units and settings.direction is None:
         raise UsageError("Which unit? Give --unit N (or several), or --direction FILE.")
     options: Any = {"device": settings.device, "dtype": settings.dtype}
-    lm = load_as(settings.lm, CausalLM, "a causal language model", load=load, **options)
+    lm = load_as(settings.lm, CausalLM, load=load, **options)
     model = lm if settings.model == settings.lm else load(settings.model, **options)
     layer = int(settings.layer) if settings.layer.isdecimal() else settings.layer
-    states = HiddenStates(model, layer, pool=settings.pool)
-    if settings.direction is not None:
-        states = _read_direction(settings, model, layer, states, units)
+    if settings.direction is None:
+        states = HiddenStates(model, layer, pool=settings.pool)
+    else:
+        states = _read_direction(settings.direction, settings.pool, model, layer, units)
     fluency = Fluency(lm, enough=settings.fluency)
     terms = (fluency, Activation(states, WEIGHT))
     bounds = {fluency.name: settings.fluency}
@@ -194,7 +195,7 @@ def _problem(
     try:
         term.encode_target(column)
     except ProblemError as error:
-        return Failure(str(unit), str(error))
+        return Failure(str(unit), f"unit {unit}: {error}")
     words = objective.state(Scan(), term).found[1][:, column]
     reach = float(words.max() - words.median()) if len(words) else 0.0
     targets = {"unit": {column: 1.0 / reach if reach > 0 else 1.0}}
@@ -223,15 +224,9 @@ def _dream(
 
 
 def _read_direction(
-    settings: DreamSettings,
-    model: Any,
-    layer: int | str,
-    states: HiddenStates,
-    units: Sequence[int],
+    file: Path, pool: str, model: Any, layer: int | str, units: Sequence[int]
 ) -> HiddenStates:
     """Return the layer's product with the vector of a file, or the units of an SAE."""
-    file, pool = settings.direction, settings.pool
-    assert file is not None
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
@@ -247,11 +242,5 @@ def _read_direction(
         )
     if list(units) not in ([], [0]):
         raise UsageError(f"{file} holds one vector, which has no units. Leave --unit out.")
-    ((name, vector),) = tensors.items()
-    width = count_outputs(states)
-    if vector.numel() != width:
-        raise ModelError(
-            f"{file}: {name} has the shape {tuple(vector.shape)}; expected one vector of {width} "
-            f"numbers, as wide as {states.name}."
-        )
-    return HiddenStates(model, layer, pool=pool, directions=vector.reshape(1, width))
+    (vector,) = tensors.values()
+    return HiddenStates(model, layer, pool=pool, directions=vector.reshape(1, -1))

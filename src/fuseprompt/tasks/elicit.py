@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 import torch
 
-from fuseprompt.errors import FuseError, ProblemError
+from fuseprompt.errors import FuseError
 from fuseprompt.methods.drafts import Drafts
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.hub import load
@@ -99,8 +99,7 @@ def elicit(
 def objective_of(settings: ElicitSettings, *, load: Load = load) -> Objective:
     """Return the objective of settings, with the models loaded; the first one writes."""
     options: Any = {"device": settings.device, "dtype": settings.dtype, "load": load}
-    wanted = "a causal language model, which goes on with a text"
-    models = [load_as(name, CausalLM, wanted, **options) for name in settings.model_ids]
+    models = [load_as(name, CausalLM, **options) for name in settings.model_ids]
     return objective_for(models, settings)
 
 
@@ -112,35 +111,11 @@ def objective_for(models: Sequence[CausalLM], settings: ElicitSettings) -> Objec
 
 
 def _problem(name: str, pairs: Sequence[Pair], objective: Objective) -> Problem:
-    """Return the problem of an item; a `ProblemError` says what is wrong with its pairs."""
-    for template, following in pairs:
-        if template.count("{}") != 1:
-            raise ProblemError(
-                f"context {template!r}: expected one {{}}, where the text goes, such as "
-                f"'{{}} {template.replace('{}', '').strip() or 'It is'}'."
-            )
-        right = template.partition("{}")[2]
-        before = f"{right or 'word'}"
-        if not following.strip() or "{}" in following:
-            raise ProblemError(
-                f"continuation {following!r}: expected what should follow the text, such as "
-                "' Paris'; it has at least a letter, and no {}."
-            )
-        if before[-1].isspace():
-            raise ProblemError(
-                f"context {template!r}: it ends in white space, which belongs to what follows. End "
-                "it with a word, and begin the continuation with a blank: ' Paris'."
-            )
-        if before[-1].isalnum() and following[0].isalnum():
-            raise ProblemError(
-                f"continuation {following!r}: it would join the word before, and "
-                f"{before.split()[-1] + following.split()[0]!r} is cut into other tokens than two "
-                f"words. Begin it with a blank: {' ' + following!r}."
-            )
+    """Return the problem of an item; what a model cannot read is refused here."""
     template, following = pairs[0]
     # For the writer the first token that should follow is the end of the text.
     problem = Problem(name, dict.fromkeys(["continuation"], pairs), template=template + following)
-    objective.bind([problem])  # What a model cannot read is refused here.
+    objective.bind([problem])
     return problem
 
 

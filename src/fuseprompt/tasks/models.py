@@ -1,16 +1,16 @@
 """What the names in settings stand for: loaded models by id, proposals by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, final, get_args
+from typing import Any, Final, TypeVar, final, get_args
 
 import torch
 
 from fuseprompt.errors import ModelError, ProblemError
 from fuseprompt.fuse.table import JacobianTable
 from fuseprompt.models.causal_lm import CausalLM
-from fuseprompt.models.encoders import Classifier
+from fuseprompt.models.encoders import Classifier, SentenceEncoder
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.proposals.additive import AdditiveWordTable
@@ -19,15 +19,17 @@ from fuseprompt.proposals.fuse import Fuse
 from fuseprompt.proposals.gradient import Gradient
 from fuseprompt.proposals.language_model import LanguageModelOnly, RandomNoise
 from fuseprompt.proposals.word_table import WordTable
-from fuseprompt.tasks.settings import (
-    ModelIds,
-    OnProgress,
-    ProposalName,
-    SearchSettings,
-    model_ids,
-)
+from fuseprompt.tasks.settings import ModelIds, OnProgress, ProposalName, SearchSettings, model_ids
 
 _M = TypeVar("_M")
+
+#: What messages call the kinds of models.
+_KINDS: Final[Mapping[Any, str]] = {
+    CausalLM: "a causal language model",
+    Classifier: "a sequence classifier",
+    ImageTextModel: "an image-text model",
+    SentenceEncoder: "a sentence encoder",
+}
 
 #: `load`, or a function that keeps what it has loaded.
 Load = Callable[..., Any]
@@ -56,24 +58,20 @@ def load_models(
     ids = model_ids(ids) if isinstance(ids, str) else ids
 
     options: Any = {"device": device, "dtype": dtype, "local_only": local_only, "load": load}
-    lm = load_as(ids.lm, CausalLM, "a causal language model", **options)
-    image_text: ImageTextModel = load_as(
-        ids.image_text,
-        ImageTextModel,  # type: ignore[type-abstract]
-        "an image-text model",
-        **options,
-    )
+    lm = load_as(ids.lm, CausalLM, **options)
+    # mypy takes no protocol for a class.
+    image_text = load_as(ids.image_text, ImageTextModel, **options)  # type: ignore[type-abstract]
     if not with_sentiment:
         return CaptionModels(lm, image_text)
-    sentiment = load_as(ids.sentiment, Classifier, "a sequence classifier", **options)
-    return CaptionModels(lm, image_text, sentiment)
+    return CaptionModels(lm, image_text, load_as(ids.sentiment, Classifier, **options))
 
 
-def load_as(model_id: str, kind: type[_M], wanted: str, *, load: Load = load, **options: Any) -> _M:
-    """Return the model that `load` gives; a `ModelError` says what was `wanted` in its place."""
+def load_as(model_id: str, kind: type[_M], *, load: Load = load, **options: Any) -> _M:
+    """Return the model that `load` gives, if it is of a kind; else a `ModelError`."""
     model = load(model_id, **options)
     if not isinstance(model, kind):
-        raise ModelError(f"{model_id}: expected {wanted}, got a {type(model).__name__}.")
+        found = type(model).__name__
+        raise ModelError(f"{model_id}: expected {_KINDS[kind]}, got a {found}.")
     return model
 
 

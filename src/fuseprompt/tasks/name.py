@@ -155,7 +155,7 @@ def objective_of(
 ) -> Objective:
     """Return the objective of settings, whose models are loaded here."""
     options: Any = {"device": settings.device, "dtype": settings.dtype}
-    lm = load_as(settings.lm, CausalLM, "a causal language model", load=load, **options)
+    lm = load_as(settings.lm, CausalLM, load=load, **options)
     chosen = settings.encoder or ("offline:image-text" if sees_pictures else "offline:sentence")
     encoder: Any = load(chosen, **options)
     is_right = isinstance(encoder, ImageTextModel)

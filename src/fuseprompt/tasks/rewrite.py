@@ -110,9 +110,9 @@ def rewrite(
 def objective_of(settings: RewriteSettings, *, load: Load = load) -> Objective:
     """Return the objective of settings, its models loaded."""
     options: Any = {"device": settings.device, "dtype": settings.dtype, "load": load}
-    lm = load_as(settings.lm, CausalLM, "a causal language model", **options)
-    encoder = load_as(settings.encoder, SentenceEncoder, "a sentence encoder", **options)
-    classifier = load_as(settings.classifier, Classifier, "a sequence classifier", **options)
+    lm = load_as(settings.lm, CausalLM, **options)
+    encoder = load_as(settings.encoder, SentenceEncoder, **options)
+    classifier = load_as(settings.classifier, Classifier, **options)
     terms: list[Fluency | Term] = [
         Fluency(lm, WEIGHTS["fluency"]),
         TextSimilarity(encoder, WEIGHTS["similarity"]),

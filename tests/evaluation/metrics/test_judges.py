@@ -232,9 +232,14 @@ def test_nobody_said_what_was_optimised(images: dict[str, Path]) -> None:
     [
         (Scoring(clip_score="lm"), "", "ref_clip_score", "expected an image-text model"),
         (Scoring(clip_score="clip"), "", "clip_score", "no such file"),
-        (Scoring(fluency="clip"), "", "fluency", "expected a language model"),
+        (Scoring(fluency="clip"), "", "fluency", "expected a causal language model"),
         (Scoring(judges=("judge",)), "", "sentiment_accuracy", "There is no sentiment to look for"),
-        (Scoring(judges=("lm",)), "negative", "sentiment_accuracy", "vader, afinn or a classifier"),
+        (
+            Scoring(judges=("lm",)),
+            "negative",
+            "sentiment_accuracy",
+            "expected a sequence classifier",
+        ),
         (Scoring(clip_score="x"), "", "clip_score", "KeyError"),
     ],
 )

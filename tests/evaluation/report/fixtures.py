@@ -40,7 +40,6 @@ def found(caption: str = "A red kite.", **changes: object) -> Found:
         "loss": 4.0,
         "terms": {"fluency": 1.0, "image": 1.0},
         "finished": True,
-        "curve": (6.0, 4.5, 4.0),
         "seconds": 2.0,
     }
     return Found(**{**values, **changes})

@@ -122,7 +122,6 @@ def found(text: str) -> Found:
         loss=digest[0] / 7,
         terms={"fluency": digest[1] / 7, "image": digest[2] / 7},
         finished=True,
-        curve=(3.0, 2.0, digest[0] / 7),
         seconds=0.25,
     )
 

@@ -11,11 +11,9 @@ from PIL import Image
 from fuseprompt.errors import ImageError, ProblemError
 from fuseprompt.evaluation.runs.plan import Job
 from fuseprompt.evaluation.runs.searcher import Captioner, MakeCaptioner
-from fuseprompt.objective.problem import Problem
 from fuseprompt.proposals.language_model import RandomNoise
-from fuseprompt.search import method as search_method
 from fuseprompt.tasks import caption as tasks
-from fuseprompt.tasks.caption import Caption, caption, objective_of
+from fuseprompt.tasks.caption import Caption, caption
 from fuseprompt.tasks.settings import CaptionSettings, model_ids
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
@@ -40,35 +38,6 @@ def test_a_worker_finds_what_caption_finds(tmp_path: Path) -> None:
         assert one.token_ids == other.result.token_ids
         assert one.loss == pytest.approx(other.result.loss, abs=1e-5)
         assert list(one.terms) == ["fluency", "image"]
-        assert one.curve[-1] == one.loss
-
-
-@pytest.mark.parametrize("end_nats", [-1.0, 4.0, 50.0])
-@pytest.mark.parametrize("margin", [-100.0, 1.0])
-def test_a_curve_counts_the_end_everywhere_and_ends_in_the_reported_loss(
-    end_nats: float, margin: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search_method, "ACTIVE_MARGIN", margin)
-    small = replace(SMALL, max_tokens=5, num_captions=1000)
-    search = replace(tasks.method_of(small), max_end_nats=end_nats)
-    monkeypatch.setattr(tasks, "method_of", lambda *_: search)
-    models = tiny_models()
-    bound = objective_of(SMALL, models).bind([Problem("0", {"image": IMAGE}, SMALL.prefix)])
-    file = tmp_path / "a.png"
-    IMAGE.save(file)
-    (found,) = Captioner(models, SMALL, [""]).search([Job("a", "", file)])
-    (one,) = caption(file, SMALL, models=models)
-    assert isinstance(one, Caption)
-    finished = [e.finished for e in one.result.history if e.finished is not None]
-    assert found.curve == pytest.approx([*finished, found.loss], abs=1e-5)
-    assert found.curve[-1] == found.loss
-    if margin > 0 and found.finished:
-        falling = sorted(found.curve, reverse=True)  # But for the last bits of a loss.
-        assert list(found.curve) == pytest.approx(falling, abs=1e-5)
-    exact = bound.evaluate([found.text], [0])[0].loss
-    assert found.loss == pytest.approx(exact, abs=1e-5)
-    known = {a.text: a.loss for a in (one.result, *one.result.alternatives)}
-    assert all(any(abs(x - y) < 1e-4 for y in known.values()) for x in found.curve)
 
 
 def test_the_sentiment_is_that_of_the_group(tmp_path: Path) -> None:

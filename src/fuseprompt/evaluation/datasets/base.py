@@ -95,18 +95,15 @@ class Counts:
 class Source:
     """Facts of a dataset that are known before its files are read."""
 
-    title: str
     splits: tuple[str, ...]  # The default first.
     ids: Literal["coco", "flickr", "nocaps", "file"]
     files: tuple[str, ...]  # Annotations below its folder, best first; "{split}" is filled in.
     images: tuple[str, ...]  # Folders of images, likewise.
     origin: tuple[str, ...] = ()
-    licence: str = ""
     sentiments: tuple[str, ...] = ()
     contains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Splits in one.
     counts: Mapping[str, Counts] = field(default_factory=dict)
     domains: Mapping[str, int] = field(default_factory=dict)  # Images of the default split.
-    remarks: tuple[str, ...] = ()
 
 
 def _read_sources() -> dict[str, Source]:

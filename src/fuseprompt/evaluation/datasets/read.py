@@ -66,7 +66,7 @@ def _read_split(
     if name == "flickrstyle10k":
         rows = read_flickrstyle(root)
     else:
-        file = _annotation_file(root, _named(source.files, split), name)
+        file = _annotation_file(root, _named(source.files, split), source.origin)
         if file.suffix == ".token" and split != "all":
             raise DatasetError(
                 f"{file}: a token file names no splits. Add {source.files[0]}, or take split all."
@@ -84,7 +84,7 @@ def _read_split(
     return rows, notes
 
 
-def _annotation_file(root: Path, names: Sequence[str], dataset: str) -> Path:
+def _annotation_file(root: Path, names: Sequence[str], origin: Sequence[str]) -> Path:
     """Return `root` if it is a file, else the first of the names below it."""
     if root.is_file():
         return root
@@ -93,8 +93,8 @@ def _annotation_file(root: Path, names: Sequence[str], dataset: str) -> Path:
         if file.is_file():
             return file
     raise DatasetError(
-        f"{root}: expected one of {', '.join(names)} there or in its folder annotations. "
-        f"`fuseprompt datasets {dataset}` says where people get it."
+        f"{root}: expected one of {', '.join(names)} there or in its folder annotations. People "
+        f"get it from {', '.join(origin)}."
     )
 
 

@@ -24,7 +24,6 @@ class Scoring:
     """Settings of scoring.
 
     Attributes:
-        subset: Score only the images that have a caption.
         by_domain: Score each domain too.
         spice_folder: Folder of Stanford CoreNLP 3.6.0, without which SPICE cannot run.
         distinct: Add the share of different words and pairs of words.
@@ -35,7 +34,6 @@ class Scoring:
             known.
     """
 
-    subset: bool = False
     by_domain: bool = False
     spice_folder: Path | None = None
     distinct: bool = False

@@ -48,11 +48,6 @@ class Words:
     captions: Mapping[str, str]
     references: Mapping[str, tuple[str, ...]]
 
-    def only(self, ids: frozenset[str]) -> "Words":
-        """Return the words of some images."""
-        kept = [i for i in self.captions if i in ids]
-        return Words({i: self.captions[i] for i in kept}, {i: self.references[i] for i in kept})
-
 
 def strip_special(text: str) -> str:
     """Return a text without special tokens, such as "<|endoftext|>", "</s>" or "[SEP]"."""

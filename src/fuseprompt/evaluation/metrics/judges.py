@@ -19,6 +19,7 @@ from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
+from fuseprompt.tasks.models import load_as
 from fuseprompt.text.retokenize import PaddedIds
 
 _PREFIX: Final = "A photo depicts "  # The authors of CLIPScore put it before every text.
@@ -50,12 +51,12 @@ def measure(
         return Score(value, by=model, independent=independent, details=details)
 
     def clip(name: str) -> list[Score]:
-        model = _load(name, ImageTextModel, "an image-text model")
+        model = load_as(name, ImageTextModel, load=load)  # type: ignore[type-abstract]
         both = clip_scores(captions, references, images, model)
         return [by(name, sum(found.values()) / len(found)) for found in both]
 
     def fluency(name: str) -> list[Score]:
-        model = _load(name, CausalLM, "a language model")
+        model = load_as(name, CausalLM, load=load)
         people = [texts[0] for texts in islice(references.values(), _MOST_PEOPLE)]
         value = nats_per_token(written, model)
         return [by(name, value, of_people=nats_per_token(people, model))]
@@ -151,7 +152,7 @@ def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
     # VADER's authors rated texts that `offline:sentiment` was trained on. A classifier without
     # "neutral" calls most plain captions positive: compare it with none that has it.
     if name not in ("vader", "afinn"):
-        model = _load(name, Classifier, "vader, afinn or a classifier")
+        model = load_as(name, Classifier, load=load)
         labels = [_SENTIMENTS.get(label.lower(), "") for label in model.labels]
         if not {"positive", "negative"} <= set(labels) or "" in labels:
             raise MetricError(
@@ -192,10 +193,3 @@ def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
             for start in range(0, len(rows), _TEXTS)
         ]
     return torch.cat(blocks)
-
-
-def _load(name: str, kind: Any, expected: str) -> Any:
-    model = load(name)
-    if not isinstance(model, kind):
-        raise MetricError(f"{name}: expected {expected}, got a {type(model).__name__}.")
-    return model

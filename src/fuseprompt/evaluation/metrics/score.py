@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from fuseprompt.errors import MetricError
@@ -52,7 +53,6 @@ def score(
     predictions: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
     *,
-    subset: bool = False,
     spice_folder: Path | None = None,
     on_metric: Callable[[str], object] = lambda _: None,
 ) -> Scores:
@@ -69,7 +69,6 @@ def score(
             f"{len(bare)} images have no reference, such as {bare[0]!r}. Leave them out of the "
             "split, or use a dataset with captions."
         )
-    ids = frozenset(predictions if subset else references)
 
     def compute() -> list[Score]:
         on_metric("words")
@@ -80,33 +79,31 @@ def score(
         rows = {i: tuple(islice(lines, 1 + len(given))) for i, given in references.items()}
         ours, theirs = ({i: row[0] for i, row in rows.items()}, {i: r[1:] for i, r in rows.items()})
         words = Words(ours, theirs)
-        scored = words.only(ids)
 
         def cider() -> list[float]:
             if len(words.captions) < 2:
                 raise MetricError(
                     "CIDEr-D weighs words by how few images have them: one image is not enough."
                 )
-            # Words are as rare as in the whole split: a subset does not change the expectation.
-            return [sum(value for i, value in tools.cider_d(words).items() if i in ids) / len(ids)]
+            return [fmean(tools.cider_d(words).values())]
 
         on_metric("bleu")
-        found = attempt(METRICS[:4], lambda: tools.bleu(scored))
+        found = attempt(METRICS[:4], lambda: tools.bleu(words))
         for name, metric in {
-            "rouge_l": lambda: [tools.rouge_l(scored)],
+            "rouge_l": lambda: [tools.rouge_l(words)],
             "cider": cider,
-            "meteor": lambda: [tools.meteor(scored)],
-            "spice": lambda: [tools.spice(scored, tools.find_corenlp(spice_folder))],
+            "meteor": lambda: [tools.meteor(words)],
+            "spice": lambda: [tools.spice(words, tools.find_corenlp(spice_folder))],
         }.items():
             on_metric(name)
             found |= attempt([name], metric)
         return [found[name] for name in METRICS]
 
     return Scores(
-        images=len(ids),
+        images=len(references),
         coverage=len(predictions) / len(references),
         values=attempt(METRICS, compute),
-        notes=tuple(_remarks(predictions, len(references), len(ids), subset=subset)),
+        notes=tuple(_remarks(predictions, len(references))),
     )
 
 
@@ -118,14 +115,11 @@ def _score_items(
     if not scored:
         raise MetricError(
             "The dataset has no captions by people, with which captions could be compared. Add "
-            "them (fuseprompt datasets says how), or choose another split."
+            "them, or choose another split."
         )
     references = {i: item.references for i, item in scored.items()}
     here = {i: text for i, text in captions.items() if i in scored}
-    subset, folder = scoring.subset, scoring.spice_folder
-    scores = score(here, references, subset=subset, spice_folder=folder, on_metric=log)
-    if subset:
-        references = {i: texts for i, texts in references.items() if i in here}
+    scores = score(here, references, spice_folder=scoring.spice_folder, on_metric=log)
     extra = measure(
         {i: clean_caption(strip_special(text)) for i, text in here.items()},
         references,
@@ -140,14 +134,11 @@ def _score_items(
     return replace(scores, values={**scores.values, **extra}, notes=notes)
 
 
-def _remarks(
-    predictions: Mapping[str, str], num_images: int, num_scored: int, *, subset: bool
-) -> list[str]:
+def _remarks(predictions: Mapping[str, str], num_images: int) -> list[str]:
     """Return the notes without which the numbers would be misread."""
     notes = []
     if missing := num_images - len(predictions):
-        fate = "are left out: the scores are of the others" if subset else "count as empty"
-        notes.append(f"{missing:,} of {num_images:,} images have no caption and {fate}")
+        notes.append(f"{missing:,} of {num_images:,} images have no caption and count as empty")
     stripped = [strip_special(text) for text in predictions.values()]
     cleaned = [clean_caption(text) for text in stripped]
     if empty := cleaned.count(""):
@@ -158,8 +149,8 @@ def _remarks(
     starts = Counter(" ".join(text.lower().split()[:3]) for text in cleaned if text)
     if start := next((s for s, n in starts.most_common(1) if n >= max(20, 0.8 * len(cleaned))), ""):
         notes.append(f"the captions begin with {start!r}, which is scored as part of them")
-    if num_scored < FEW_IMAGES:
+    if num_images < FEW_IMAGES:
         notes.append(
-            f"scored on {num_scored:,} images: compare CIDEr-D only with scores on the same ones"
+            f"scored on {num_images:,} images: compare CIDEr-D only with scores on the same ones"
         )
     return notes

@@ -26,8 +26,7 @@ class Found:
     """Result of a search for one image.
 
     `caption` is `text` without its prefix; `terms` are without their weights; `seconds` are those
-    of the group divided by its images; `curve` is the loss of the best finished text after each
-    step that had one, then the result's, the end of the text counted in all of them.
+    of the group divided by its images.
     """
 
     caption: str
@@ -36,7 +35,6 @@ class Found:
     loss: float
     terms: Mapping[str, float]
     finished: bool
-    curve: tuple[float, ...]
     seconds: float
 
 
@@ -84,8 +82,7 @@ class Record:
         if not read["ok"]:
             return cls(**values, error=str(read["error"]))
         found = {name: read[name] for name in Found.__dataclass_fields__}
-        for name, kind in {"token_ids": tuple, "curve": tuple, "terms": dict}.items():
-            found[name] = kind(found[name])
+        found |= {"token_ids": tuple(found["token_ids"]), "terms": dict(found["terms"])}
         return cls(**values, found=Found(**found))
 
 

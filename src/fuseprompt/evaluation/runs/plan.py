@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 from fuseprompt.errors import RunError
 from fuseprompt.evaluation.runs.journal import Key, Record
-from fuseprompt.tasks.kinds import (
-    Folder,
-    Kind,
-    Name,
-    NaturalInt,
-    PositiveInt,
-)
+from fuseprompt.tasks.kinds import Folder, Kind, Name, NaturalInt, PositiveInt
 
 if TYPE_CHECKING:
     from fuseprompt.evaluation.datasets.base import Item

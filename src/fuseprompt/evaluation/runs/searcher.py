@@ -20,13 +20,7 @@ from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import describe, versions
-from fuseprompt.tasks.caption import (
-    Caption,
-    caption,
-    objective_of,
-    search_of,
-    try_open,
-)
+from fuseprompt.tasks.caption import Caption, caption, objective_of, search_of, try_open
 from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of
 from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings, ModelIds, SearchSettings
@@ -142,8 +136,6 @@ def _found(one: Caption | Failure) -> Found:
     if isinstance(one, Failure):
         raise ImageError(one.error)
     result = one.result
-    # Losses of active texts lack the end, so that they would lie below the loss reported here.
-    curve = [*(e.finished for e in result.history if e.finished is not None), result.loss]
     return Found(
         caption=one.caption,
         text=one.text,
@@ -151,7 +143,6 @@ def _found(one: Caption | Failure) -> Found:
         loss=round(result.loss, 6),
         terms={name: round(value, 6) for name, value in result.terms.items()},
         finished=result.finished,
-        curve=tuple(round(loss, 6) for loss in curve),
         seconds=round(result.seconds, 3),
     )
 
