@@ -23,6 +23,7 @@ import torch
 from benchmarks.bootstrap import interval
 from benchmarks.jobs.captions import read_captions
 from benchmarks.journal import Journal, is_named
+from fuseprompt.models.base import outputs_of
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import ImageText, TextSimilarity
@@ -32,7 +33,6 @@ from fuseprompt.tasks.name import (
     Members,
     auroc,
     choose,
-    encode_texts,
     halve,
     method_of,
     objective_of,
@@ -91,8 +91,7 @@ def caption_groups(model: Any, keep: Path) -> dict[str, Members]:
     """Return the clusters, half of each held out; vectors are kept in a file."""
     texts = drawn_captions()
     if not keep.exists():
-        parts = [encode_texts(model, texts[i : i + 512]) for i in range(0, len(texts), 512)]
-        torch.save(torch.cat(parts), keep)
+        torch.save(outputs_of(model, texts), keep)
     vectors = torch.load(keep, weights_only=True)
     cluster = k_means(vectors, NUM_CLUSTERS)
     groups = {}
@@ -220,7 +219,7 @@ def _measure(
     group: str, members: Mapping[str, Members], label: str, objective: Objective
 ) -> dict[str, Any]:
     nearest = others_of(group, members)[0]
-    vector = encode_texts(objective.terms[0].model, [label])[0]  # type: ignore[arg-type]
+    vector = outputs_of(objective.terms[0].model, [label])[0]  # type: ignore[arg-type]
     own = members[group].held @ vector
     others = torch.cat([each.held for other, each in members.items() if other != group])
     return {

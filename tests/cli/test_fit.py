@@ -46,18 +46,12 @@ def test_json_has_one_line_per_case(models, words, tmp_path, capsys):
     assert output.err == ""
 
 
-def test_readable_table_and_weights(models, words, tmp_path, capsys):
+def test_readable_table(models, words, tmp_path, capsys):
     assert fit("--words", words, "--by-length", out=tmp_path / "one") == 0
     output = capsys.readouterr()
     assert "* -> 2" in output.out
     assert "words left out: more tokens than max_tokens" in output.out
     assert f"Written to {tmp_path / 'one'}" in output.err
-    options = ("--words", words, "--by-length", "--frequency-weights")
-    fit(*options, out=tmp_path / "two")
-    hashes = [
-        json.loads((tmp_path / n / "table.json").read_text())["content"] for n in ("one", "two")
-    ]
-    assert hashes[0] != hashes[1]
     fit("--words", words, "--quiet", out=tmp_path / "two")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +25,6 @@ class Options:
         secondary: The other model.
         out: Folder for table.safetensors and table.json.
         words: Text whose words are used; by default, the list that ships with fuseprompt.
-        frequency_weights: Let a word count as often as it occurs in the text of --words.
         max_tokens: Most tokens of a word in either model.
         words_per_case: Most words for one map.
         by_length: One map per token count of the secondary, as the paper has it.
@@ -39,7 +37,6 @@ class Options:
     out: Folder
     output: Output
     words: File | None = None
-    frequency_weights: bool = False
     max_tokens: PositiveInt = 4
     words_per_case: PositiveInt = 16_384
     by_length: bool = False
@@ -52,7 +49,7 @@ def run(options: Options) -> int:
     from fuseprompt.fuse.fit import FitSettings, fit_adapter
     from fuseprompt.models.hub import load
 
-    counts = _read_words(options)
+    words = _read_words(options)
     options.out.mkdir(parents=True, exist_ok=True)  # What cannot be written fails before the work.
     settings = FitSettings(
         max_tokens=options.max_tokens,
@@ -68,7 +65,6 @@ def run(options: Options) -> int:
         def on_case(key: tuple[int, int], _: object, done: int, planned: int) -> None:
             bar.show(f"words of {key[0] or 'any'} and {key[1]} tokens", done, planned)
 
-        words = counts if options.frequency_weights else dict.fromkeys(counts, 1.0)
         table = fit_adapter(primary, secondary, words=words, settings=settings, on_case=on_case)
     table.save(options.out)
     if output.json:
@@ -82,19 +78,16 @@ def run(options: Options) -> int:
     return 0
 
 
-def _read_words(options: Options) -> dict[str, float]:
-    """Return words and how often they occur."""
-    from fuseprompt.fuse.alignment import default_words
-
+def _read_words(options: Options) -> list[str] | None:
+    """Return the words of --words in the order in which they come up; None stands for our list."""
     if options.words is None:
-        return dict.fromkeys(default_words(), 1.0)
+        return None
     try:
-        counts = Counter(decode_text(options.words.read_bytes()).split())
+        return list(dict.fromkeys(decode_text(options.words.read_bytes()).split()))
     except OSError as error:
         raise FuseError(f"--words {options.words}: cannot be read ({error.strerror}).") from None
     except ValueError as error:
         raise FuseError(f"--words {options.words}: {error}.") from None
-    return {word: float(count) for word, count in counts.items()}
 
 
 def _print_table(reports: "Mapping[CaseKey, CaseReport]") -> None:

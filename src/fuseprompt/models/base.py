@@ -6,7 +6,7 @@ proposal sees of a term. No family of models is named here.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,9 @@ from fuseprompt.text.tokenizer import Tokenizer
 #: Keys and values of every layer, each of shape (b, heads, s, d): what a causal model made of rows
 #: of tokens, and all that later tokens need of them. Never changed, only selected from.
 KeyValues = tuple[tuple[Tensor, Tensor], ...]
+
+#: Texts that are padded to one another.
+_TEXTS_PER_PASS: Final = 512
 
 
 @runtime_checkable
@@ -128,6 +131,19 @@ def prepend_beginning(model: CausalModel, rows: PaddedIds) -> PaddedIds:
         lengths = (rows.lengths == 0).long()
         begin = model.end_ids[:1] * lengths[:, None]
     return concatenate(PaddedIds(begin, lengths), rows)
+
+
+def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
+    """Return the output for each text; a long one is cut, its special tokens are kept."""
+    tokenizer = model.tokenizer
+    room = model.max_length - tokenizer.num_special
+    rows = [tokenizer.add_special_tokens(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
+    with torch.no_grad():
+        blocks = [
+            model.outputs(PaddedIds.from_lists(rows[start : start + _TEXTS_PER_PASS])).float().cpu()
+            for start in range(0, len(rows), _TEXTS_PER_PASS)
+        ]
+    return torch.cat(blocks)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from fuseprompt.errors import FuseWarning, ImageError, ModelError, UsageError
 from fuseprompt.methods.autodan import AutoDAN
-from fuseprompt.models.base import CausalModel
+from fuseprompt.models.base import CausalModel, outputs_of
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.hub import load
@@ -29,7 +29,6 @@ from fuseprompt.search.minimize import OnStep, Result, Scored
 from fuseprompt.tasks.job import Failure, search
 from fuseprompt.tasks.models import Load, load_as, proposal_named
 from fuseprompt.tasks.settings import NameSettings, OnProgress
-from fuseprompt.text.retokenize import PaddedIds
 
 #: Members of a group that are read, drawn by the seed; vectors all count, since they cost nothing.
 MOST_READ: Final = 400
@@ -264,7 +263,7 @@ def choose(
     """Return the labels of what was found that also part known members best, best first."""
     # The search compares groups as wholes, which is cheap; here each member counts.
     found = (result, *result.alternatives)
-    vectors = encode_texts(model, [one.text for one in found])
+    vectors = outputs_of(model, [one.text for one in found])
     own, others = members[group].vectors, others_of(group, members)
     every = torch.cat([members[other].vectors for other in others])
     values = []
@@ -290,7 +289,7 @@ def _names(
     own, nearest = members[group], others_of(group, members)[0]
     others = torch.cat([each.held for other, each in members.items() if other != group])
     for rank, one in enumerate(choose(result, group, members, model, count), 1):
-        vector = encode_texts(model, [one.text])[0]
+        vector = outputs_of(model, [one.text])[0]
         yield GroupName(
             group,
             one.text[:1].upper() + one.text[1:],
@@ -360,7 +359,7 @@ def _encode(
     """Return the members that can be read, their directions, and what is wrong with the others."""
     kept, faults, rows = [], [], list[Tensor]()
     texts = [m for m in members if isinstance(m, str) and m.strip()]
-    read = iter(encode_texts(model, texts)) if texts else iter(())
+    read = iter(outputs_of(model, texts)) if texts else iter(())
     for member in members:
         vector = torch.zeros(width)
         fault = ""
@@ -386,13 +385,3 @@ def _encode(
             kept.append(member)
             rows.append(normalize(vector, dim=0))
     return kept, torch.stack(rows) if rows else torch.empty(0, width), faults
-
-
-def encode_texts(
-    model: ImageTextModel | SentenceEncoder, texts: Sequence[str]
-) -> Float[Tensor, "n o"]:
-    """Return the features of texts; of one that is too long, of its beginning."""
-    tokenizer = model.tokenizer
-    room = model.max_length - tokenizer.num_special
-    ids = [tokenizer.add_special_tokens(each[:room]) for each in tokenizer.encode_batch(texts)]
-    return model.outputs(PaddedIds.from_lists(ids)).float().cpu()

@@ -17,8 +17,8 @@ from fuseprompt.evaluation.metrics.judges import (
     find_judge,
     measure,
     nats_per_token,
-    outputs_of,
 )
+from fuseprompt.models.base import outputs_of
 from fuseprompt.models.images import open_image
 from fuseprompt.objective.problem import Problem
 from fuseprompt.objective.terms import Fluency

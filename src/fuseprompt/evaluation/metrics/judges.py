@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fuseprompt.errors import MetricError
 from fuseprompt.evaluation.metrics.base import Score, Scoring, attempt
-from fuseprompt.models.base import CausalModel, TextModel
+from fuseprompt.models.base import CausalModel, outputs_of
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier
 from fuseprompt.models.hub import load
 from fuseprompt.models.image_text import ImageTextModel
 from fuseprompt.models.images import open_image
 from fuseprompt.tasks.models import load_as
-from fuseprompt.text.retokenize import PaddedIds
 
 _PREFIX: Final = "A photo depicts "  # The authors of CLIPScore put it before every text.
 _FACTOR: Final = 2.5  # It spreads their cosines over [0, 1].
 _PICTURES: Final = 16  # In memory at a time.
-_TEXTS: Final = 256  # Padded to one another at a time.
 _MOST_PEOPLE: Final = 500  # Images whose first caption by people gets a fluency, to compare with.
 _VADER_LEAST: Final = 0.05  # From here on VADER's score is a sentiment, as its authors say.
 
@@ -180,16 +176,3 @@ def find_judge(name: str) -> Callable[[Sequence[str]], list[str]]:
         return "neutral" if is_neutral else "positive" if score > 0 else "negative"
 
     return lambda texts: [name_of(rate(text)) for text in texts]
-
-
-def outputs_of(model: TextModel, texts: Sequence[str]) -> Float[Tensor, "n o"]:
-    """Return the output for each text; a long one is cut before its last special tokens."""
-    tokenizer = model.tokenizer
-    room = model.max_length - tokenizer.num_special
-    rows = [tokenizer.add_special_tokens(ids[:room]) for ids in tokenizer.encode_batch(list(texts))]
-    with torch.no_grad():
-        blocks = [
-            model.outputs(PaddedIds.from_lists(rows[start : start + _TEXTS])).cpu()
-            for start in range(0, len(rows), _TEXTS)
-        ]
-    return torch.cat(blocks)
