@@ -3,10 +3,13 @@
 import json
 import re
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fuseprompt.tasks.models import load_models
+from fuseprompt.tasks.rewrite import objective_of
 from tests.tiny import classifier, clip, gpt2, sentence_encoder
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +34,14 @@ def test_the_notebook_of_the_first_five_minutes_runs(
 ) -> None:
     """With tiny models, for time; what it shows is checked with the real ones below."""
     models = {"lm": gpt2, "image-text": clip, "sentiment": classifier, "sentence": sentence_encoder}
-    for place in ("fuseprompt.models.hub.load", "fuseprompt.tasks.models.load"):
-        monkeypatch.setattr(place, lambda name, **_: models[name.removeprefix("offline:")]())
+
+    def tiny_model(name: str, **_: object) -> object:
+        return models[name.removeprefix("offline:")]()
+
+    monkeypatch.setattr("fuseprompt.models.hub.load", tiny_model)
+    for place, function in (("caption", load_models), ("rewrite", objective_of)):
+        name = f"fuseprompt.tasks.{place}.{function.__name__}"
+        monkeypatch.setattr(name, partial(function, load=tiny_model))
     monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path))
     monkeypatch.chdir(ROOT / "docs")
     captioned, searched, ruled, rewritten = run_notebook(Path("start.ipynb"), capsys)
