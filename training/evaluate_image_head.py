@@ -20,7 +20,6 @@ from retrieval import paired_interval, ranks, summarise
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.fidelity.sentence_bpe import load_sentence_bpe
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.offline.image_tower import ImageTower
 
@@ -56,12 +55,8 @@ def main() -> None:
         for seed in range(NUM_SUBSETS)
     ]
     hits: dict[tuple[str, str], Tensor] = {}
-    encoders = {
-        "sentence": SentenceEncoder.load(args.offline / "sentence"),
-        "sentence-bpe": load_sentence_bpe(args.offline / "sentence"),
-    }
-    for vocabulary, encoder in encoders.items():
-        texts = encoder.encode(captions)
+    for vocabulary in ("sentence", "sentence-bpe"):
+        texts = SentenceEncoder.load(args.offline / vocabulary).encode(captions)
         for arm, vectors in images.items():
             row = {
                 "texts": vocabulary,

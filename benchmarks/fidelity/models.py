@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -82,17 +82,11 @@ class Models:
         return self._towers[name]
 
     def _load(self, name: str) -> Tower:
-        from benchmarks.fidelity.sentence_bpe import load_sentence_bpe
         from fuseprompt.models.encoders import Classifier, SentenceEncoder
         from fuseprompt.models.hub import load
         from fuseprompt.offline.manifest import recipe_digest
 
-        model: Any
-        if name == "sentence-bpe":
-            model = load_sentence_bpe()
-            digest = f"{recipe_digest('sentence')} {model.tokenizer.fingerprint}"
-        else:
-            model, digest = load(f"offline:{name}"), recipe_digest(name)
+        model = load(f"offline:{name}")
         terms: dict[str, Term]
         if isinstance(model, Classifier):
             terms = {"sentiment": Label(model, WEIGHTS["sentiment"])}
@@ -102,7 +96,7 @@ class Models:
             if name == "sentence":
                 # The image-text model's text side is this encoder, and its loss 1 - cosine too.
                 terms["image"] = TextSimilarity(model, WEIGHTS["image"], "image", "image")
-        return Tower(name, digest, terms)
+        return Tower(name, recipe_digest(name), terms)
 
 
 def targets_of(tower: Tower, index: int) -> dict[str, Float[Tensor, "t o"]]:

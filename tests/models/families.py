@@ -5,7 +5,6 @@ own. Vocabularies come from the prepared offline models; `Vocabularies` takes GP
 SentencePiece one as well, where their packages are at hand (`tests.models.family_table`).
 """
 
-import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,14 +33,9 @@ CLASSES = {
 }
 
 
-#: CLIP's tokenizer.json, compressed.
-CLIP = Path("benchmarks/vocabularies/clip.json.gz")
-
-
-def read_bpe(file: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def read_bpe(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocabulary and merges of a tokenizer.json."""
-    content = file.read_bytes()
-    model = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)["model"]
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
     return model["vocab"], [tuple(m) if isinstance(m, list) else m for m in model["merges"]]
 
 
@@ -61,7 +55,7 @@ class Vocabularies:
     def bytes(self) -> tuple[dict[str, int], list[tuple[str, str]]]:
         if self.byte_level is not None:
             return self.byte_level
-        return read_bpe(offline_folder("lm") / "tokenizer.json")
+        return read_bpe(offline_folder("lm"))
 
     @property
     def blocks(self) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -112,7 +106,9 @@ class Vocabularies:
 
     def clip(self) -> Any:
         """CLIP's own class and vocabulary."""
-        return transformers.CLIPTokenizer(*read_bpe(CLIP), model_max_length=77)
+        return transformers.CLIPTokenizer(
+            *read_bpe(offline_folder("sentence-bpe")), model_max_length=77
+        )
 
     def llama(self) -> Any:
         """SentencePiece as Llama 2 and Mistral have it: BOS before a text."""

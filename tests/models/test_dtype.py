@@ -25,6 +25,8 @@ from fuseprompt.tasks.caption import Caption, caption, objective_of
 from fuseprompt.tasks.models import load_models
 from fuseprompt.tasks.settings import CaptionSettings, model_ids
 from fuseprompt.text.retokenize import PaddedIds, RetokenizationTable
+from tests.models.test_gguf import settings as gguf_settings
+from tests.models.test_gguf import write
 from tests.tasks.fixtures import save_models, save_pictures
 from tests.tiny import (
     bert_module,
@@ -107,8 +109,9 @@ def test_gradients_reach_embeddings_in_fp32(tmp_path: Path, kind: str) -> None:
     assert float(torch.nn.functional.cosine_similarity(*grads, dim=0)) > 0.98
 
 
-def test_a_prompt(tmp_path: Path) -> None:
-    file = save_folder(tmp_path, llama_module(), llama_tokenizer())
+def test_a_gguf_file_and_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path / "x.gguf", gguf_settings())
     half = load(file, device="cpu", dtype=torch.bfloat16)
     assert isinstance(half, CausalLM)
     prompted = half.prompted("Write a caption.")

@@ -61,6 +61,7 @@ def test_folders_are_loaded_by_their_configuration(
     ("model_id", "kind"),
     [
         ("offline:sentence", SentenceEncoder),
+        ("offline:sentence-bpe", SentenceEncoder),
         ("offline:sentiment", Classifier),
         ("offline:image-text", TwoTowerModel),
     ],
@@ -255,6 +256,13 @@ def test_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
     assert revision_of(str(tmp_path / "b")) == first
     (tmp_path / "b" / "model.safetensors").write_bytes(b"weightz")
     assert revision_of(str(tmp_path / "b")) != first
+
+
+def test_a_gguf_file_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"1")
+    first = revision_of(str(tmp_path / "x.gguf"))
+    (tmp_path / "x.gguf").write_bytes(b"2")
+    assert revision_of(str(tmp_path / "x.gguf")) != first
 
 
 def test_a_model_of_the_hub_is_known_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:

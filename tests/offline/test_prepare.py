@@ -137,7 +137,7 @@ def test_a_killed_run_leaves_no_half_model_and_the_next_goes_on(fake: Fake) -> N
     assert offline.find_fault("sentence") is None
     assert not (models_dir() / "lm").exists()
     assert rubbish(fake.cache) != []
-    made = ["lm", "image-text", "sentiment"]
+    made = ["lm", "sentence-bpe", "image-text", "sentiment"]
     assert prepare.prepare_models(quiet=True) == made
     assert rubbish(fake.cache) == []
 
@@ -211,7 +211,7 @@ def test_it_says_how_much_it_will_use(fake: Fake, capsys: pytest.CaptureFixture[
     prepare.prepare_models()
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "downloads 195 MB, then keeps 747 MB" in printed.err
+    assert "downloads 195 MB, then keeps 871 MB" in printed.err
     assert "prepare: convert sentiment" in printed.err
 
 

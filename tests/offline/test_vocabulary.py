@@ -1,25 +1,59 @@
-"""The tokenizer of the language model and the class names; known ids on the real one."""
+"""The two BPE tokenizers and the class names, on small tables; known ids on the real ones."""
+
+import gzip
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 
 from fuseprompt.errors import PrepareError
-from fuseprompt.offline.convert import build_byte_tokenizer, read_class_names
+from fuseprompt.models.gguf import build_byte_tokenizer
+from fuseprompt.offline.convert import (
+    CLIP_END,
+    CLIP_START,
+    CLIP_VOCABULARY,
+    build_clip_tokenizer,
+    byte_alphabet,
+    read_class_names,
+    read_clip_strings,
+)
 from fuseprompt.offline.manifest import offline_folder
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def small_merges(number: int) -> bytes:
+    """Return a merge list as long as CLIP's: "ca" and "cat</w>" first, then pairs of letters."""
+    first = ["c a", "ca t</w>"]
+    letters = list(byte_alphabet().values())
+    pairs = (f"{a} {b}" for a, b in itertools.product(letters, letters) if (a, b) != ("c", "a"))
+    lines = ["#version", *first, *itertools.islice(pairs, number - len(first))]
+    return gzip.compress("\n".join(lines).encode())
 
 
 @pytest.fixture(scope="module")
 def smollm() -> Tokenizer:
     """A byte-level tokenizer with three merges, one of which must never apply."""
     merges = ["Ġ a", "c a", "1 2"]
-    tokens = [*SPECIAL, *sorted(ByteLevel.alphabet()), "Ġa", "ca", "12"]
+    tokens = [*SPECIAL, *byte_alphabet().values(), "Ġa", "ca", "12"]
     kinds = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL))
-    return build_byte_tokenizer(tokens, kinds, merges)
+    return build_byte_tokenizer(tokens, kinds, merges, digits_apart=True)
+
+
+@pytest.fixture(scope="module")
+def clip() -> Tokenizer:
+    """CLIP's tokenizer over `small_merges`."""
+    return build_clip_tokenizer(small_merges(CLIP_VOCABULARY - 2 * 256 - 2))
+
+
+def test_the_byte_alphabet_is_one_to_one_and_printable() -> None:
+    alphabet = byte_alphabet()
+    assert sorted(alphabet) == list(range(256))
+    assert len(set(alphabet.values())) == 256
+    assert all(letter.isprintable() and not letter.isspace() for letter in alphabet.values())
+    assert (alphabet[ord("A")], alphabet[ord(" ")]) == ("A", "Ġ")
 
 
 def test_merges_apply_and_digits_stay_apart(smollm: Tokenizer) -> None:
@@ -34,6 +68,32 @@ def test_control_tokens_are_single_and_special(smollm: Tokenizer) -> None:
 @given(text=st.text())
 def test_any_text_survives(smollm: Tokenizer, text: str) -> None:
     assert smollm.decode(smollm.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_clip_frames_lowercases_and_marks_word_ends(clip: Tokenizer) -> None:
+    assert clip.get_vocab_size() == CLIP_VOCABULARY
+    assert clip.encode("Cat  a").tokens == [CLIP_START, "cat</w>", "a</w>", CLIP_END]
+    assert clip.token_to_id(CLIP_START) == CLIP_VOCABULARY - 2
+    assert clip.token_to_id(CLIP_END) == CLIP_VOCABULARY - 1
+
+
+def test_clip_decodes_words_apart_without_a_trailing_space(clip: Tokenizer) -> None:
+    ids = clip.encode("cat a cat").ids
+    assert clip.decode(ids, skip_special_tokens=True) == "cat a cat"
+
+
+def test_clip_tokens_are_read_as_text(clip: Tokenizer) -> None:
+    strings = read_clip_strings(clip)
+    assert len(strings) == CLIP_VOCABULARY
+    assert strings[clip.token_to_id("cat</w>")] == "cat"
+    assert strings[clip.token_to_id("ca")] == "ca"
+    assert strings[clip.token_to_id("Ã")] == "\N{REPLACEMENT CHARACTER}"
+    assert strings[-2:] == [CLIP_START, CLIP_END]
+
+
+def test_a_short_merge_list_is_refused() -> None:
+    with pytest.raises(PrepareError, match="CLIP has 49408 tokens, the merge list gives 614"):
+        build_clip_tokenizer(small_merges(100))
 
 
 def test_class_names_are_read_without_running_the_source() -> None:
@@ -57,6 +117,13 @@ def test_another_source_is_refused(source: str, message: str) -> None:
 def test_class_names_must_be_literal() -> None:
     with pytest.raises(ValueError, match="malformed"):
         read_class_names("IMAGENET_CLASSNAMES = open('x')")
+
+
+@pytest.mark.offline
+def test_the_real_clip_tokenizer_gives_the_published_ids() -> None:
+    tokenizer = Tokenizer.from_file(str(offline_folder("sentence-bpe") / "tokenizer.json"))
+    ids = tokenizer.encode("A photo of a cat.").ids
+    assert ids == [49406, 320, 1125, 539, 320, 2368, 269, 49407]
 
 
 @pytest.mark.offline

