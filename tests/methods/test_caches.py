@@ -73,7 +73,7 @@ def test_a_search_for_a_continuation_reads_a_text_once(
     got = search()
     # A step reads what was appended (to texts of two lengths), with and without a hint, then the
     # candidates and the last token of what was chosen; what a template has around a text besides.
-    assert len(passes) <= steps * (8 if template == "{}" else 9)
+    assert len(passes) <= steps * (8 if template == "{}" else 10)
     monkeypatch.setattr(lm, "can_continue", False)
     monkeypatch.setitem(vars(lm), "can_pack", False)
     for one, other in zip(got, search(), strict=True):
