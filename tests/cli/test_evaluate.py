@@ -95,13 +95,15 @@ def test_a_dataset_becomes_captions_scores_and_a_report(
     inline, data, tmp_path, models, capsys
 ) -> None:
     out = tmp_path / "run"
-    assert main(command(data, out, models, "--json")) == 0
+    assert main(command(data, out, models, "--json", "--check-grouping")) == 0
     printed = capsys.readouterr()
     (line,) = (json.loads(text) for text in printed.out.splitlines())
     assert (line["captions"], line["failures"], line["missing"]) == (6, 0, 0)
     assert line["scores"][""]["coverage"] == 1.0
+    assert line["grouping"]["num_captions"] == 6
+    assert line["grouping"]["largest_difference"] <= 1e-5
     names = {path.name for path in out.iterdir()}
-    assert {"report.md", "gallery.html", "scores.json"} <= names
+    assert {"report.md", "gallery.html", "scores.json", "grouping.json"} <= names
     assert "note: the published metrics will be missing: " in printed.err
     run = read_run(out)
     assert run.settings.search["weights"] == {"fluency": 1.0, "image": 12.0}

@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,7 @@ class Evaluation:
     """Options of a run and of its scores.
 
     Attributes:
+        check_grouping: Caption every image once more by itself, and count the captions that differ.
         config: YAML file with any of these options.
     """
 
@@ -55,6 +57,7 @@ class Evaluation:
     models: ModelSettings
     scoring: ScoringOptions
     output: Output
+    check_grouping: bool = False
     config: File | None = None
 
 
@@ -75,6 +78,7 @@ def run(options: Options) -> int:
     from fuseprompt.evaluation.datasets import read_dataset
     from fuseprompt.evaluation.report import conclude
     from fuseprompt.evaluation.runs.evaluate import evaluate
+    from fuseprompt.evaluation.runs.folder import compare, write_text
     from fuseprompt.evaluation.runs.workers import check_ray
     from fuseprompt.models.hub import silence_libraries
 
@@ -96,10 +100,15 @@ def run(options: Options) -> int:
             note(missing)
         silence_libraries()
         show = _Status(bar).show
+        caption = partial(evaluate, dataset, models=models, on_status=show, on_note=note)
         with _stoppable(how.out):
-            found = evaluate(
-                dataset, how, models=models, search=chosen.settings, on_status=show, on_note=note
-            )
+            found = caption(how, search=chosen.settings)
+            agreement: dict[str, int | float] = {}
+            if chosen.check_grouping:
+                alone = replace(how, out=how.out / "alone", resume=True)
+                other = caption(alone, search=replace(chosen.settings, group_size=1))
+                agreement = compare(found, other)
+                write_text(how.out / "grouping.json", json.dumps(agreement) + "\n")
             scores = conclude(
                 found,
                 dataset,
@@ -107,12 +116,12 @@ def run(options: Options) -> int:
                 spice_folder=scoring.spice_folder,
                 on_note=note,
             )
-    print_run(found, scores, as_json=chosen.output.json)
+    print_run(found, scores, agreement=agreement, as_json=chosen.output.json)
     return 0 if found.num_missing == 0 else 1
 
 
-def print_run(run: "Run", scores: Any, *, as_json: bool) -> None:
-    """Print scores by part, and failures."""
+def print_run(run: "Run", scores: Any, *, agreement: Any = None, as_json: bool) -> None:
+    """Print scores by part, failures and what `--check-grouping` found, if it was asked for."""
     if as_json:
         content = {
             "run": str(run.folder),
@@ -124,13 +133,19 @@ def print_run(run: "Run", scores: Any, *, as_json: bool) -> None:
             "missing": run.num_missing,
             "scores": {part: one.as_json() for part, one in scores.items()},
         }
-        print(json.dumps(content))
+        print(json.dumps({**content, **({"grouping": agreement} if agreement else {})}))
         return
     print(f"{run.folder}: {len(run.captions):,} of {run.scope.num_shard_jobs:,} captions")
     for record in list(run.failures.values())[:10]:
         print(f"  failed: {record.id}: {record.error}")
     if len(run.failures) > 10:
         print(f"  and {len(run.failures) - 10:,} more failures")
+    if agreement:
+        print(
+            f"  grouping: {agreement['num_differing']:,} of {agreement['num_captions']:,} captions "
+            "differ when every image is searched alone; losses of the others agree to "
+            f"{agreement['largest_difference']:.0e}"
+        )
     print_scores(scores)
     print(f"Report: {run.folder / 'report.md'}")
 

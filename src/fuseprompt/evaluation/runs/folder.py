@@ -285,6 +285,24 @@ def merge(folders: Sequence[Path], out: Path | None = None) -> Run:
     return merged
 
 
+def compare(one: Run, other: Run) -> dict[str, int | float]:
+    """Return how far two runs agree that grouped the same images otherwise, as JSON has it.
+
+    Captions differ where two candidates are nearly equal: a batch of another size rounds otherwise.
+    `largest_difference` is that of a term between equal texts, relative to max(1, the term).
+    """
+    pairs = [(a, other.captions[key]) for key, a in one.captions.items() if key in other.captions]
+    same = [(a.terms, b.terms) for a, b in pairs if a.text == b.text]
+    differences = [
+        abs(value - b[name]) / max(1.0, abs(value)) for a, b in same for name, value in a.items()
+    ]
+    return {
+        "num_captions": len(pairs),
+        "num_differing": len(pairs) - len(same),
+        "largest_difference": max(differences, default=0.0),
+    }
+
+
 def _differences(there: Any, here: Any, name: str) -> Iterator[str]:
     """Yield name, old and new value of every leaf that differs."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
