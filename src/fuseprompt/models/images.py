@@ -243,6 +243,18 @@ def _range(values: np.ndarray) -> tuple[float, float]:
     return (low, high) if low < high else (high - 1.0, high)
 
 
+def _bare_jpeg(data: bytes) -> bytes:
+    kept, at = [data[:2]], 2
+    # Segments up to the start of the pixels; a marker, then a length that counts itself.
+    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda" and at + 4 <= len(data):
+        kind, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        is_metadata = (0xE0 <= kind <= 0xEF and kind != 0xEE) or kind == 0xFE  # 0xEE: colours
+        if not is_metadata or data[at + 4 : at + 8] == b"Exif":
+            kept.append(data[at:end])
+        at = end
+    return b"".join([*kept, data[at:]])
+
+
 def _bare_png(data: bytes) -> bytes:
     kept, at = [data[:8]], 8
     while at < len(data):
@@ -267,7 +279,7 @@ def _bare_tiff(data: bytes) -> bytes:
 
 
 #: What leaves a file's metadata out but its orientation, by how the file begins.
-_BARE: Final = {b"\x89P": _bare_png, b"II": _bare_tiff, b"MM": _bare_tiff}
+_BARE: Final = {b"\xff\xd8": _bare_jpeg, b"\x89P": _bare_png, b"II": _bare_tiff, b"MM": _bare_tiff}
 
 
 def _reason(error: Exception, source: Any) -> str:
