@@ -66,6 +66,45 @@ class _Entry:
         rows = rows.to(self.key_values[0][0].device)
         return tuple((k[rows, :, :length], v[rows, :, :length]) for k, v in self.key_values)
 
+    @staticmethod
+    def join(entries: "Sequence[_Entry]") -> "_Entry":
+        """Return entries of rows of one length as one."""
+        layers = zip(*(entry.key_values for entry in entries), strict=True)
+        return _Entry(
+            torch.cat([entry.ids for entry in entries]),
+            tuple(
+                (torch.cat([k for k, _ in each]), torch.cat([v for _, v in each]))
+                for each in layers
+            ),
+            torch.cat([entry.log_probs for entry in entries]),
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Ending:
+    """A text that begins as a row of an entry, and what was computed of the rest."""
+
+    entry: _Entry
+    place: int
+    start: int  # tokens that it shares
+    key_values: KeyValues  # (h, n, d), of many texts
+    there: int  # where in them the rest of this one begins
+    log_probs: Float[Tensor, " v"]
+
+    def to_entry(self, row: tuple[int, ...]) -> _Entry:
+        """Return an entry with the text, given its tokens."""
+        past = self.entry.select(torch.tensor([self.place]), self.start)
+        rest = slice(self.there, self.there + len(row) - self.start)
+        both = (
+            (
+                torch.cat([k, new_k[None, :, rest]], dim=2),
+                torch.cat([v, new_v[None, :, rest]], dim=2),
+            )
+            for (k, v), (new_k, new_v) in zip(past, self.key_values, strict=True)
+        )
+        return _Entry(torch.tensor([row]), tuple(both), self.log_probs[None])
+
 
 @final
 class PrefixCache:
@@ -79,6 +118,9 @@ class PrefixCache:
         self._model = model
         self._max_bytes = max_bytes
         self._entries: dict[str, list[_Entry]] = {}
+        # Texts after which a continuation was scored: the next ones that are asked for are mostly
+        # among them.
+        self._scored: dict[tuple[int, ...], _Ending] = {}
         self.num_computed = 0
         if isinstance(model, CausalLM) and model.can_continue:
             self._size = PassSize(TOKENS_PER_PASS, model.device)
@@ -103,6 +145,7 @@ class PrefixCache:
         keyed = torch.cat([rows.lengths[:, None], rows.ids], dim=1)
         keyed, inverse = torch.unique(keyed, dim=0, return_inverse=True)
         distinct = PaddedIds(keyed[:, 1:], keyed[:, 0])
+        self._recall(distinct)
         if isinstance(self._model, CausalLM) and self._model.can_continue:
             passes = self._continue(self._model, distinct, keep)
         else:
@@ -147,14 +190,41 @@ class PrefixCache:
             own = (rows[chunk], starts[chunk], origins[chunk])
             return model.read_endings(*own, lengths, past, firsts[chunk])
 
-        nll, new = torch.zeros(len(rows), device=model.device), rows.lengths - starts
+        nll = torch.zeros(len(rows), device=model.device)
+        new, num_bytes = rows.lengths - starts, self.num_bytes
+        self._scored = {}
         passes = self._packed_size.run(torch.argsort(origins, stable=True), int(new.max()), compute)
-        for chunk, (log_probs, _) in passes:
+        for chunk, (log_probs, key_values) in passes:
             self.num_computed += int(new[chunk].sum())
             of, at = spread(firsts[chunk], rows.lengths[chunk])
             wanted = token_ids.ids[chunk[of], at + 1, None].to(nll.device)
             nll.index_add_(0, chunk[of].to(nll.device), -log_probs.gather(1, wanted)[:, 0])
+            num_bytes += count_bytes(key_values) + log_probs.nbytes
+            if num_bytes <= self._max_bytes:
+                begins = (new[chunk].cumsum(0) - new[chunk]).tolist()
+                ends = (counted[chunk].cumsum(0) - counted[chunk]).tolist()
+                for row, there, end in zip(chunk.tolist(), begins, ends, strict=True):
+                    text = tuple(rows.ids[row, : int(firsts[row]) + 1].tolist())
+                    self._scored[text] = _Ending(
+                        *origin[int(origins[row])],
+                        int(starts[row]),
+                        key_values,
+                        there,
+                        log_probs[end],
+                    )
         return nll / counted.to(nll.device)
+
+    def _recall(self, rows: PaddedIds) -> None:
+        """Make entries of those rows after which a continuation was scored."""
+        found = [row for row in map(tuple, rows.to_lists()) if row in self._scored]
+        if found:
+            self._entries["scored"] = [
+                _Entry.join(
+                    [self._scored[row].to_entry(row) for row in found if len(row) == length]
+                )
+                for length in sorted(set(map(len, found)))
+            ]
+            self._scored = {}
 
     def _compute_whole(self, rows: PaddedIds) -> Iterator[tuple[Tensor, Tensor]]:
         num_begin = len(self._model.begin_ids)
