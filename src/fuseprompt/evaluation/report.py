@@ -154,6 +154,7 @@ def make_report(run: Run, scores: Mapping[str, Scores]) -> str:
         failures=list(run.failures.values()),
         scores=score_section(settings.dataset, settings.split, scores) if scores else "",
         losses=_losses(run) if run.captions else "",
+        settings=_settings(run),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -177,6 +178,35 @@ def _losses(run: Run) -> str:
         ]
         rows.append([sentiment or "none", f"{len(found):,}", *(f"{value:.2f}" for value in cells)])
     return markdown_table(head, rows)
+
+
+def _settings(run: Run) -> str:
+    settings = run.settings
+    values = {
+        "settings hash": settings.hash,
+        "annotations (SHA-256)": settings.fingerprint,
+        "dataset folder": run.scope.root,
+        "model": settings.models,
+        "revision": settings.revisions,
+        **settings.search,
+        "group size": settings.group_size,
+        "seed": settings.seed,
+        "device": settings.device,
+        "threads": settings.threads,
+        "version": settings.versions,
+    }
+    return markdown_table(["setting", "value"], _flat("", values))
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each setting, those of a setting inside another with both names."""
+    for name, value in values.items():
+        # A setting with settings of its own is called by its class: "proposal: WordTable".
+        full = prefix if name == "class" else f"{prefix} {name}".strip()
+        if isinstance(value, Mapping):
+            yield from _flat(full, value)
+        else:
+            yield full, str(value)
 
 
 #: Headings of metrics; others are shown under their own names.

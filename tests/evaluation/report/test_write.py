@@ -1,5 +1,7 @@
 """The report of a run folder: its content, and that it can be written again."""
 
+from dataclasses import replace
+
 from fuseprompt.evaluation.metrics.base import METRICS, Score, Scores
 from fuseprompt.evaluation.report import make_report, weights_of, write_report
 from fuseprompt.evaluation.runs.folder import read_run
@@ -25,8 +27,20 @@ def test_coverage_times_losses_and_settings_are_shown(tmp_path) -> None:
     assert "- Captions that are no finished sentence: 1." in text
     assert "  - 3: cannot be read" in text
     assert "| none | 2 | 4.00 | 1.00 | 1.00 | 2.00 | 2.00 | 2.00 | 3.00 |" in text
-    assert f"The settings, of hash {run_settings().hash}, are in [settings.json]" in text
+    assert f"| settings hash | {run_settings().hash} |" in text
+    assert "| weights image | 3.0 |" in text
+    assert "| version torch | 2 |" in text
     assert "## Scores" not in text
+
+
+def test_a_setting_with_settings_is_called_by_its_class(tmp_path) -> None:
+    settings = run_settings()
+    proposal = {"class": "AdditiveWordTable", "words": {"class": "WordTable", "num_rows": 16}}
+    settings = replace(settings, search={**settings.search, "proposal": proposal})
+    text = make_report(read_run(some_run(tmp_path, settings)), {})
+    assert "| proposal | AdditiveWordTable |" in text
+    assert "| proposal words | WordTable |" in text
+    assert "| proposal words num_rows | 16 |" in text
 
 
 def test_scores_are_shown_where_there_are_some(tmp_path) -> None:
