@@ -43,7 +43,7 @@ def test_a_weak_word_leaves_a_maximum_as_it_is(pool: str) -> None:
     assert (float(predicted.max()) <= own + 1e-5) == (pool == "max")
     inside = scorer.word_internal(positions, tokens[None, :2])
     torch.testing.assert_close(inside, torch.full((1, 2), own))
-    assert scorer.cost == 2.0
+    assert scorer.cost == 1.0  # The text was read once for both.
 
 
 def test_words_that_were_not_read_are_expected_to_do_nothing() -> None:

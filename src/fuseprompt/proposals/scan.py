@@ -4,7 +4,7 @@ A unit that answers to few words is flat for everything that a language model th
 scan reads common words in a few rows, once for a layer, and so knows which of them to try.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final, final
 
@@ -90,6 +90,7 @@ class _ScanScorer:
     loss: EmbedLoss
     state: _ScanState
     cost: float = 0.0
+    known: dict[str, Tensor] = field(default_factory=dict)  # outputs of the last texts
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         own = self._own_outputs(positions)
@@ -113,9 +114,13 @@ class _ScanScorer:
 
     def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
         texts = [left + right for left, right in zip(positions.left, positions.right, strict=True)]
-        model, distinct = self.loss.model, sorted(set(texts))
-        self.cost += len(distinct)
-        read = getattr(model, "outputs_of_many", model.outputs)
-        with torch.no_grad():
-            outputs = read(encode_whole(model.tokenizer, distinct)).float()
-        return outputs[torch.tensor([distinct.index(text) for text in texts])]
+        model, known = self.loss.model, self.known
+        new = sorted({*texts} - {*known})
+        self.cost += len(new)
+        if new:
+            read = getattr(model, "outputs_of_many", model.outputs)
+            with torch.no_grad():
+                outputs = read(encode_whole(model.tokenizer, new)).float()
+            known = known | dict(zip(new, outputs, strict=True))
+        self.known = {text: known[text] for text in texts}
+        return torch.stack([known[text] for text in texts])
