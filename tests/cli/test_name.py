@@ -65,7 +65,8 @@ def test_a_table_gets_a_line_for_each_group(models: Path, tmp_path: Path, capsys
     assert "1 of 15 rows left out: 1 without a text in 'what'" in printed.err
     html = page.read_text(encoding="utf-8")
     assert lines[0]["label"] in html
-    assert any(text in html for text in TEXTS["dogs"])
+    assert any(f"<li>{text}</li>" in html for text in TEXTS["dogs"])
+    assert html.count("of members that the search knew") == 1
     assert main(["name", *args, "--quiet"]) == 1
     printed = capsys.readouterr()
     assert printed.out.startswith(f"dogs: {lines[0]['label']}\n")

@@ -48,7 +48,7 @@ def run(options: Options) -> int:
 
     silence_libraries()
     pairs = list(zip(contexts, followings, strict=True))
-    with Report(options.output, 1, "texts", "Elicited") as report:
+    with Report(options.output, 1, "texts", "What makes models go on as wanted") as report:
         results = elicit([pairs], options.settings, on_step=report.on_step)
         return report.print_all(show(results))
 

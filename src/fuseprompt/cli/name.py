@@ -62,8 +62,9 @@ def show(results: "Iterable[GroupName | Failure]") -> Iterator[Shown]:
         texts = [member for member in one.members if isinstance(member, str)]
         files = (member for member in one.members if isinstance(member, Path))
         pictures = picture_urls(files, longest=240)
-        card = render_page("name.html", one=one, texts=texts, pictures=pictures)
-        return Shown(record(one), _readable(one), card, last=one.rank == 1)
+        facts = _facts(one)
+        card = render_page("name.html", one=one, facts=facts, texts=texts, pictures=pictures)
+        return Shown(record(one), f"{one.group}: {one.label}\n  {facts}", card, last=one.rank == 1)
 
     return show_each(results, "group", show_one)
 
@@ -82,9 +83,9 @@ def record(one: "GroupName") -> dict[str, Any]:
     }
 
 
-def _readable(one: "GroupName") -> str:
+def _facts(one: "GroupName") -> str:
     known = "" if one.is_held_out else " (of members that the search knew: the group is small)"
     return (
-        f"{one.group}: {one.label}\n  tells its members from others {one.auroc:.0%} of the time, "
-        f"from the nearest group ({one.nearest}) {one.auroc_nearest:.0%}{known}"
+        f"tells its members from others {one.auroc:.0%} of the time, from the nearest group "
+        f"({one.nearest}) {one.auroc_nearest:.0%}{known}"
     )
