@@ -304,7 +304,7 @@ def test_a_results_settings_and_seed_are_enough_to_run_it_again(options, run, tm
     lines = run(*files, "--json", "--seed", "5", *options).lines
     told = lines[0]["settings"]
     assert told["device"] == "cpu"
-    words = {rule["class"]: rule["words"] for rule in told["constraints"]}
+    words = {rule["class"]: rule.get("words", []) for rule in told["constraints"]}
     (proposal,) = (
         name
         for name in get_args(ProposalName)

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import inspect
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -206,7 +207,9 @@ def _option(
     default = field.default
     if field.default_factory is not _MISSING:
         default = field.default_factory()
-    shown = ", ".join(default) if isinstance(default, tuple) else default
+    shown = default
+    if isinstance(default, tuple):
+        shown = textwrap.shorten(", ".join(default), 80, placeholder=" ...")
     if shown not in ("", {}) and not any(shown is x for x in (None, False, _MISSING)):
         about = f"{about.rstrip('.')} (default: {shown})"
     argument = field.metadata.get("argument")

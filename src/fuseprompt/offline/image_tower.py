@@ -2,7 +2,8 @@
 
 The text side is MiniLM itself. Each part sees pictures as in its training: ConSE's classifier the
 centre (EfficientNet-Lite0's own evaluation), the head (trained on captioned clip-art with MiniLM
-frozen, docs/model-card.md) the whole, padded with white.
+frozen, docs/model-card.md) the whole, padded with white. ImageNet has no person: what people say
+of pictures with its classes is learnt from captions alone, and put in the place of ConSE's vector.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ NUM_CLASSES: Final = 1000
 #: Width of the shared space (MiniLM's hidden size), and of the head's hidden layer.
 EMBED_WIDTH: Final = 384
 HIDDEN_WIDTH: Final = 512
+#: Weight of the head against 1 of ConSE in its context, chosen on photos (docs/model-card.md).
+HEAD_WEIGHT: Final = 0.5
 #: Pictures that go through the network at once: bounds memory.
 BATCH_SIZE: Final = 16
 
@@ -135,17 +138,22 @@ class EfficientNetLite0(nn.Module):
 
 @final
 class ImageHead(nn.Module):
-    """The trained projection: 1280 -> 512 -> 384 with one GELU between, then unit length."""
+    """What is trained: a projection of pooled features, and the context of ImageNet's classes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden = nn.Linear(FEATURE_WIDTH, HIDDEN_WIDTH)
         self.out = nn.Linear(HIDDEN_WIDTH, EMBED_WIDTH)
+        self.context = nn.Linear(EMBED_WIDTH, EMBED_WIDTH)
 
     def forward(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
         """Project pooled features of EfficientNet-Lite0 to unit vectors of the sentence space."""
         hidden = functional.gelu(self.hidden(features))
         return functional.normalize(self.out(hidden), dim=-1)
+
+    def in_context(self, named: Float[Tensor, "b 384"]) -> Float[Tensor, "b 384"]:
+        """Return unit vectors of captions, given ConSE's of the things that they name."""
+        return functional.normalize(self.context(named), dim=-1)
 
 
 @final
@@ -153,19 +161,13 @@ class ImageHead(nn.Module):
 class Conse:
     """ConSE (Norouzi et al., 2013): likely classes' unit sentence vectors, averaged by probability.
 
-    It weighs `beta` times the highest probability against the head's 1: the classifier is mostly
-    sure of photos, and not of clip-art, where ConSE is often wrong.
+    They are averaged to unit length; the vectors have shape (1000, 384).
     """
 
     class_features: Float[Tensor, "1000 384"]
-    beta: float = 1.5
     num_classes: int = 10
 
     def __post_init__(self) -> None:
-        if self.beta <= 0:
-            raise ValueError(
-                f"beta must be positive, got {self.beta}. For the head alone pass conse=None."
-            )
         if not 1 <= self.num_classes <= len(self.class_features):
             raise ValueError(
                 f"num_classes must be 1 to {len(self.class_features)}, got {self.num_classes}."
@@ -176,10 +178,6 @@ class Conse:
         best, classes = logits.softmax(dim=-1).topk(self.num_classes, dim=-1)
         mean = torch.einsum("bk,bkd->bd", best, self.class_features[classes])
         return functional.normalize(mean, dim=-1)
-
-    def weigh(self, logits: Float[Tensor, "b 1000"]) -> Float[Tensor, "b 1"]:
-        """Return the weight against the head's 1: beta times the highest probability."""
-        return self.beta * logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
 
 
 @final
@@ -200,13 +198,11 @@ class ImageTower:
         """Load a prepared folder, and the head if its file is given, on the CPU in fp32."""
         network = EfficientNetLite0()
         _fill(network, folder / "efficientnet.safetensors")
-        tensors, _ = _read(folder / "conse.safetensors")
-        class_features = tensors["class_features"].float()
-        if head_path is None:
-            return cls(network, None, conse=Conse(class_features))
-        head = ImageHead()
-        metadata = _fill(head, head_path)
-        return cls(network, head, conse=Conse(class_features, beta=float(metadata["beta"])))
+        class_features = _read(folder / "conse.safetensors")["class_features"].float()
+        head = None if head_path is None else ImageHead()
+        if head is not None and head_path is not None:
+            _fill(head, head_path)
+        return cls(network, head, conse=Conse(class_features))
 
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 224 224"]:
         """Pad an RGB picture to a square on white, resize it and scale the pixels."""
@@ -234,17 +230,17 @@ class ImageTower:
     def embed(
         self, whole: Float[Tensor, "b 1280"], centre: Float[Tensor, "b 1280"]
     ) -> Float[Tensor, "b 384"]:
-        """Return head(whole) + beta * p_max * conse(centre), or the only part, to unit length."""
+        """Return context(conse(centre)) + 0.5 head(whole), or the only part, to unit length."""
         with torch.no_grad():
             if self.conse is None:
                 assert self.head is not None  # checked when the tower was made
                 learnt: Tensor = self.head(whole)
                 return learnt
-            logits = self.network.classify(centre)
-            named = self.conse.embed(logits)
+            named = self.conse.embed(self.network.classify(centre))
             if self.head is None:
                 return named
-            return functional.normalize(self.head(whole) + self.conse.weigh(logits) * named, dim=-1)
+            both = self.head.in_context(named) + HEAD_WEIGHT * self.head(whole)
+            return functional.normalize(both, dim=-1)
 
     def image_features(self, images: Sequence[Image.Image]) -> Float[Tensor, "b 384"]:
         """Embed pictures that Pillow opened, as unit vectors in their order."""
@@ -262,20 +258,20 @@ def _scale_pixels(image: Image.Image) -> Float[Tensor, "3 224 224"]:
     return ((values - 127.0) / 128.0).permute(2, 0, 1).contiguous()  # (3, h, w)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"expected a safetensors file at {path}, got: {error}. Run `fuseprompt prepare`."
         ) from None
 
 
-def _fill(module: nn.Module, path: Path) -> dict[str, str]:
-    """Load all weights of a module and return the file's metadata."""
-    tensors, metadata = _read(path)
+def _fill(module: nn.Module, path: Path) -> None:
+    """Load all weights of a module."""
+    tensors = _read(path)
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
@@ -283,7 +279,6 @@ def _fill(module: nn.Module, path: Path) -> dict[str, str]:
             f"{path} does not hold the weights of {type(module).__name__}: {error}. "
             "Run `fuseprompt prepare --force`, or install fuseprompt again."
         ) from None
-    return metadata
 
 
 def _norm(width: int) -> nn.BatchNorm2d:

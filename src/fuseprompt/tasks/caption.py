@@ -14,6 +14,7 @@ from PIL import Image
 from fuseprompt.errors import FuseWarning, ImageError, ProblemError
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.methods.published import PublishedSearch
+from fuseprompt.models.causal_lm import CausalLM
 from fuseprompt.models.images import (
     describe_left_alone,
     list_folders,
@@ -21,13 +22,14 @@ from fuseprompt.models.images import (
     open_image,
 )
 from fuseprompt.objective.objective import Objective, derive_seed
-from fuseprompt.objective.problem import Constraint, Forbid, Problem, Require
+from fuseprompt.objective.problem import Constraint, Forbid, NoRepeats, Problem, Require
 from fuseprompt.objective.terms import Fluency, ImageText, Label
 from fuseprompt.search.method import Method
 from fuseprompt.search.minimize import OnStep, Result, iterate
 from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
 from fuseprompt.tasks.settings import (
+    EXAMPLES,
     OFFLINE,
     WEIGHTS,
     CaptionSettings,
@@ -152,9 +154,11 @@ def _each(paths: str | Path | Sequence[str | Path], *, recursive: bool) -> list[
 def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
     """Return the objective of settings; a sentiment needs a classifier."""
     weights = {**WEIGHTS, **settings.weights}
-    fluency = Fluency(models.lm, weight=weights["fluency"])
+    fluency = Fluency(_after_examples(models.lm, settings), weight=weights["fluency"])
     image = ImageText(models.image_text, weight=weights["image"])
-    constraints: list[Constraint] = [Forbid(settings.forbid)] if settings.forbid else []
+    # To say a thing twice is the cheapest way on, "a banana in the shape of a banana".
+    constraints: list[Constraint] = [] if settings.as_published else [NoRepeats()]
+    constraints += [Forbid(settings.forbid)] if settings.forbid else []
     constraints += [Require(settings.require)] if settings.require else []
     if settings.sentiment is None:
         return Objective([fluency, image], constraints=constraints)
@@ -163,6 +167,15 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
     temperature = settings.sentiment_temperature
     sentiment = Label(models.sentiment, weights["sentiment"], temperature=temperature)
     return Objective([fluency, image, sentiment], constraints=constraints)
+
+
+def _after_examples(lm: CausalLM, settings: CaptionSettings) -> CausalLM:
+    """Return a writer that has read the examples; ours are left out where they take half its room."""
+    prompt = settings.prompt
+    is_too_long = 2 * len(lm.tokenizer.encode(prompt)) > lm.max_length
+    if not prompt or (is_too_long and settings.examples == EXAMPLES):
+        return lm
+    return lm.prompted(prompt)
 
 
 def search_of(settings: CaptionSettings, on_progress: OnProgress | None = None) -> Method[Any]:
@@ -263,6 +276,8 @@ def _captions_of(
 ) -> Iterator[Caption]:
     file = result.problem.id.partition(":")[2]
     asked = {n: getattr(settings, n) for n in ("prefix", "sentiment", "together", "num_captions")}
+    if settings.examples != EXAMPLES:
+        asked["examples"] = settings.examples
     result = replace(result, settings={**asked, **result.settings})
     best = [result]
     for i, other in enumerate(result.alternatives, start=1):

@@ -65,7 +65,7 @@ def settings_of(make: MakeCaptioner, dataset: Dataset) -> RunSettings:
     if search.pop("as_published"):
         published = search_of(CaptionSettings(**vars(make.settings)))
         search["method"] = describe(published)
-        del search["proposal"]
+        del search["proposal"], search["examples"]
     else:
         search["proposal"] = describe(proposal_of(make.settings))
     if make.dtype != "float32":
