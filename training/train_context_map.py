@@ -1,4 +1,4 @@
-"""Learn from captions alone what people say of pictures with ImageNet's classes, and add it to the head.
+"""Learn from captions alone what is said of ImageNet's classes, and add it to the head's file.
 
 No picture takes part. The mean sentence vector of a picture's captions says which classes they are
 near to, so what ConSE would make of a picture is imitated from its captions; ridge regression maps
@@ -71,8 +71,9 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 def _read_captions() -> list[list[str]]:
     """Return captions of pictures drawn by the seed, none of them a judge."""
-    rows = [json.loads(line) for line in gzip.open(JUDGES, "rt") if line.strip()]
-    judges = {int(Path(row["photo"]).stem.rpartition("_")[2]) for row in rows if "photo" in row}
+    lines = gzip.decompress(JUDGES.read_bytes()).decode("utf-8").splitlines()
+    photos = {Path(json.loads(line)["photo"]) for line in filter(None, lines)}
+    judges = {int(photo.stem.rpartition("_")[2]) for photo in photos}
     with ZipFile(library_folder() / "spice" / "spice-1.0.jar") as jar:
         read = json.loads(jar.read("coco/annotations/captions_val2014.json"))
     texts: dict[int, list[str]] = {}

@@ -10,7 +10,7 @@ several beta; the settings below were chosen so. Without it the head is trained 
 Paint stamps take no part in either. `--leave-out` trains the head with which
 `benchmarks/photos/tune_weights.py` captions pictures that the head has not seen.
 
-Exact commands: docs/model-card.md. Read next: `evaluate_image_head.py`.
+Exact commands: docs/model-card.md. Read next: `train_context_map.py`.
 """
 
 import argparse
@@ -52,8 +52,6 @@ DROPOUT = 0.4
 PSEUDO_STEP = 20.0
 #: How often the first, best phrase of a picture is drawn rather than any.
 FIRST_PHRASE = 0.6
-#: Weight of ConSE where the classifier is certain (fuseprompt.offline.image_tower).
-BETA = 1.5
 SEED = 0
 
 
@@ -137,7 +135,7 @@ def main() -> None:
         class_features = load_file(args.offline / "image-text/conse.safetensors")["class_features"]
         _check(head, network, class_features, tests, features, texts[0], row_of)
         return
-    metadata = {"format": "1", "beta": str(BETA), "seed": str(SEED), "pictures": str(len(train))}
+    metadata = {"format": "2", "seed": str(SEED), "pictures": str(len(train))}
     save_file(
         {k: v.contiguous() for k, v in head.state_dict().items()}, args.out, metadata=metadata
     )

@@ -54,6 +54,12 @@ def things(references: Sequence[str]) -> set[str]:
     return {noun for noun, count in counts.items() if count > 1}
 
 
+def main_thing(references: Sequence[str]) -> str:
+    """Return the noun, in the singular, of most of the captions of a photo."""
+    counts = Counter(noun for text in references for noun in _nouns(text))
+    return max(sorted(counts), key=counts.__getitem__)
+
+
 def names_a_thing(text: str, references: Sequence[str]) -> bool:
     """Return whether a caption has a noun of at least two of a photo's captions."""
     return not things(references).isdisjoint(_nouns(text))

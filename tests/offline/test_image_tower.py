@@ -38,7 +38,10 @@ def network() -> EfficientNetLite0:
 @pytest.fixture(scope="module")
 def head() -> ImageHead:
     torch.manual_seed(2)
-    return ImageHead()
+    head = ImageHead()
+    torch.nn.init.normal_(head.context.weight)
+    torch.nn.init.normal_(head.context.bias)
+    return head.requires_grad_(False)
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import ImageFile
 
-from fuseprompt.errors import FuseWarning, MissingModelError, ProblemError, UsageError
+from fuseprompt.errors import FuseWarning, MissingModelError, ModelError, ProblemError, UsageError
 from fuseprompt.models.images import describe_left_alone
+from fuseprompt.objective.problem import NoRepeats
 from fuseprompt.objective.terms import ImageText
 from fuseprompt.proposals.language_model import RandomNoise
 from fuseprompt.search import method as search_method
@@ -23,7 +24,7 @@ from fuseprompt.tasks.caption import (
     objective_of,
 )
 from fuseprompt.tasks.job import Failure
-from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
+from fuseprompt.tasks.settings import EXAMPLES, WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
@@ -275,7 +276,7 @@ def test_without_offline_models_it_names_the_command(
 @pytest.mark.offline
 def test_the_offline_models_name_the_cat() -> None:
     (one,) = caption(
-        PHOTOS / "cat.jpg", CaptionSettings(max_tokens=6, beam_width=2, search_width=32)
+        PHOTOS / "cat.jpg", CaptionSettings(max_tokens=8, beam_width=2, search_width=32)
     )
     assert isinstance(one, Caption)
     assert any(w in one.caption.lower() for w in ("cat", "kitten"))
@@ -309,3 +310,25 @@ def test_together_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> No
     assert isinstance(alone, Caption)
     assert one.text == alone.text
     assert [type(r) for r in caption(given[:1], settings, models=tiny_models())] == [Failure]
+
+
+def test_the_writer_reads_examples_first_and_no_word_comes_twice() -> None:
+    models = tiny_models()
+    plain = models.lm.begin_ids
+    given = objective_of(CaptionSettings(examples=("a cat.", " ", "a dog.")), models)
+    read = models.lm.tokenizer.decode(list(given.primary.begin_ids))
+    assert read.endswith("An image of a cat.\nAn image of a dog.\n")
+    assert given.constraints == (NoRepeats(),)
+    for settings in (CaptionSettings(examples=("",)), CaptionSettings(as_published=True)):
+        assert objective_of(settings, models).primary.begin_ids == plain
+    published = objective_of(CaptionSettings(as_published=True), models)
+    assert published.constraints == ()
+    alone = objective_of(CaptionSettings(prefix="", examples=("A cat.",)), models)
+    assert models.lm.tokenizer.decode(list(alone.primary.begin_ids)).endswith("A cat.\n")
+
+
+def test_our_examples_are_left_out_of_a_short_writer_and_yours_are_not() -> None:
+    models = tiny_models()
+    assert objective_of(CaptionSettings(), models).primary is models.lm
+    with pytest.raises(ModelError, match=r"the prompt has \d+ tokens"):
+        objective_of(CaptionSettings(examples=(*EXAMPLES, "a cat.")), models)

@@ -144,7 +144,12 @@ class ImageHead(nn.Module):
         super().__init__()
         self.hidden = nn.Linear(FEATURE_WIDTH, HIDDEN_WIDTH)
         self.out = nn.Linear(HIDDEN_WIDTH, EMBED_WIDTH)
-        self.context = nn.Linear(EMBED_WIDTH, EMBED_WIDTH)
+        # The identity until it is learnt, and no random draw: the others are trained without it.
+        self.context: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+            nn.Linear, EMBED_WIDTH, EMBED_WIDTH
+        )
+        nn.init.eye_(self.context.weight)
+        nn.init.zeros_(self.context.bias)
 
     def forward(self, features: Float[Tensor, "b 1280"]) -> Float[Tensor, "b 384"]:
         """Project pooled features of EfficientNet-Lite0 to unit vectors of the sentence space."""

@@ -170,7 +170,7 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
 
 
 def _after_examples(lm: CausalLM, settings: CaptionSettings) -> CausalLM:
-    """Return a writer that has read the examples; ours are left out where they take half its room."""
+    """Return a writer that read the examples; ours are left out where they take half its room."""
     prompt = settings.prompt
     is_too_long = 2 * len(lm.tokenizer.encode(prompt)) > lm.max_length
     if not prompt or (is_too_long and settings.examples == EXAMPLES):
