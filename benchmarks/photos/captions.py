@@ -10,6 +10,7 @@ captions and never by what is optimised; then they were committed, and each arm 
 import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -40,18 +41,20 @@ ARMS: Final = {
 TEXTS: Final = ("language model alone", "top class", "people")
 
 
-def run(journal: Journal, root: Path, arms: Sequence[str], part: str, first: int | None) -> None:
-    """Caption every photo in every arm, and write a line for each."""
+def run(
+    journal: Journal, root: Path, arms: Sequence[str], photos: Sequence[Path], tone: str | None
+) -> None:
+    """Caption photos in every arm, and write a line for each; with a tone, as a set of its own."""
     torch.set_num_threads(1)
-    models = load_models(OFFLINE, device="cpu")
+    models = load_models(OFFLINE, device="cpu", with_sentiment=tone is not None)
     references = caption_scores.read_references(root)
-    photos = shard(list_images(root / "val2014")[:first], part)
+    name = f"{root.name} {tone}" if tone else root.name
     for arm in arms:
-        todo = [photo for photo in photos if f"{root.name} {arm} {photo.name}" not in journal]
-        found = _texts(arm, todo, models, references)
+        todo = [photo for photo in photos if f"{name} {arm} {photo.name}" not in journal]
+        found = _texts(arm, todo, models, references, tone)
         for photo, (text, seconds) in zip(todo, found, strict=True):
-            row = {"set": root.name, "arm": arm, "photo": photo.name, "caption": text}
-            journal.append(f"{root.name} {arm} {photo.name}", row | {"cpu": round(seconds, 2)})
+            row = {"set": name, "arm": arm, "photo": photo.name, "caption": text}
+            journal.append(f"{name} {arm} {photo.name}", row | {"cpu": round(seconds, 2)})
 
 
 def _texts(
@@ -59,13 +62,15 @@ def _texts(
     photos: Sequence[Path],
     models: CaptionModels,
     references: Mapping[str, Sequence[str]],
+    tone: str | None,
 ) -> Iterator[tuple[str, float]]:
     """Return a caption of each photo, the first of people's, and the CPU seconds that it took."""
     if arm in ARMS:
-        objective, size = objective_of(ARMS[arm], models), ARMS[arm].group_size
+        settings = replace(ARMS[arm], sentiment=tone)
+        objective, size = objective_of(settings, models), settings.group_size
         for start in range(0, len(photos), size):
             group, began = photos[start : start + size], time.process_time()
-            found = list(caption(group, ARMS[arm], objective=objective))
+            found = list(caption(group, settings, objective=objective))
             seconds = (time.process_time() - began) / len(group)
             for one in found:
                 assert isinstance(one, Caption), one
@@ -90,7 +95,8 @@ def score(journal: Journal, root: Path, folder: Path) -> None:
     references = caption_scores.read_references(root)
     flat = iter(tokenize([text for texts in references.values() for text in texts]))
     tokenized = {photo: [next(flat) for _ in texts] for photo, texts in references.items()}
-    rows = [row for row in journal.rows.values() if row["set"] == root.name and "cider" not in row]
+    ours = [row for row in journal.rows.values() if row["set"].split()[0] == root.name]
+    rows = [row for row in ours if "cider" not in row]
     if not rows:
         return
     captions = tokenize([row["caption"] for row in rows])
@@ -188,6 +194,8 @@ def page(journal: Journal) -> str:
     """Return what the page has of the journal."""
     parts = [f"## Figures\n\nOn `test`:\n\n{table(journal, 'test')}"]
     parts.append(f"On `tune`, where settings were chosen:\n\n{table(journal, 'tune')}")
+    for tone in ("positive", "negative"):
+        parts.append(f"On `tune`, asked for a {tone} tone:\n\n{table(journal, f'tune {tone}')}")
     parts.append(f"## The captions of `test`, the worst first\n\n{captions(journal, 'test')}")
     return "\n".join(parts)
 
@@ -199,13 +207,15 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="photos and annotations, laid out as COCO's")
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--arms", nargs="+", default=["default", *TEXTS])
+    parser.add_argument("--tone", choices=("positive", "negative"))
     parser.add_argument("--part", default="1/1", help="i/n: this process's share")
     parser.add_argument("--first", type=int, help="photos, all by default")
     parser.add_argument("--idf", type=Path, help="folder for val2014's document frequencies")
     args = parser.parse_args()
     journal = Journal(args.journal)
     if args.do == "run":
-        run(journal, args.root, args.arms, args.part, args.first)
+        photos = shard(list_images(args.root / "val2014")[: args.first], args.part)
+        run(journal, args.root, args.arms, photos, args.tone)
     elif args.do == "score":
         score(journal, args.root, args.idf)
     else:
