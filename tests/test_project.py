@@ -28,7 +28,7 @@ DOCUMENTS = [
     *sorted(RESULTS.glob("*.md")),
 ]
 #: Extras that fit together in one environment; ray and bertopic are large, and stay out of it.
-PINNED_EXTRAS = ("app", "track", "metrics", "plots", "dev", "docs")
+PINNED_EXTRAS = ("app", "track", "metrics", "dev", "docs")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Written in pieces, so that this file does not contain what it forbids.
 FORBIDDEN_TEXT = [

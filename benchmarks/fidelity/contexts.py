@@ -50,11 +50,6 @@ class Context:
     left: str
     right: str
 
-    @property
-    def num_words(self) -> int:
-        """Words of the caption that were kept."""
-        return WORDS[self.index % 3]
-
 
 @cache
 def captions() -> tuple[tuple[str, str], ...]:

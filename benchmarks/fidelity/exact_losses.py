@@ -1,12 +1,12 @@
-"""The exact loss of every eligible token in a context, kept on disk.
+"""The exact losses of a sample of eligible tokens in a context, kept on disk.
 
-Computing it takes minutes a context; a transfer is then compared with it in seconds. A file holds
-one context for one secondary *tower* (similarity and image-text share one); its name carries a
-fingerprint of all that it depends on. Read next: `benchmarks.fidelity.models`.
+A file holds one context for one secondary *tower* (similarity and image-text share one); its name
+carries a fingerprint of all that it depends on. Read next: `benchmarks.fidelity.models`.
 """
 
 import hashlib
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,10 @@ from fuseprompt.objective.bound_term import Term
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+
+#: Tokens of a context that are drawn; all of a vocabulary take minutes a context.
+NUM_TOKENS: Final = 6000
 
 #: Texts in one call of the secondary; bounds the memory.
 _CHUNK: Final = 4096
@@ -34,13 +37,13 @@ _CHUNK: Final = 4096
 @final
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Exact losses of all eligible tokens of one context.
+    """Exact losses of the eligible tokens of one context that were drawn.
 
     Tokens whose texts are equal for the secondary share a row.
 
     Attributes:
         context: The place.
-        tokens: Eligible primary tokens, ascending, shape (c,).
+        tokens: Eligible primary tokens that were drawn, ascending, shape (c,).
         log_probs: The language model's, of each token after the text left of it, shape (c,).
         rows: Row of each token's text, shape (c,).
         nll_sum: Negative log-likelihood of the context's own tokens left of the place, in nats.
@@ -97,7 +100,7 @@ class Primary:
 def eligible(
     primary: Tokenizer, secondary: Tokenizer, context: Context
 ) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"], PaddedIds]:
-    """Return the eligible tokens, the row of each, and the secondary's ids of each row.
+    """Return eligible tokens among those drawn, the row of each, and the ids of each row.
 
     Eligible is every token of printable ASCII whose text survives the primary's round trip;
     special tokens, written out or not, are left out. In the middle of a text only tokens that begin
@@ -118,6 +121,8 @@ def eligible(
         if t and t.isascii() and t.isprintable() and (not context.right or _begins_word(t))
     ]
     asked = [(i, text) for i, text in asked if not any(s in text for s in specials)]
+    if len(asked) > NUM_TOKENS:
+        asked = sorted(random.Random(f"tokens {context.index}").sample(asked, NUM_TOKENS))
     left, right = primary.encode(context.left), primary.encode(context.right)
     back = primary.encode_batch([text for _, text in asked])
     kept = [

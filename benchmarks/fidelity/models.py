@@ -4,8 +4,7 @@ Four pairs of models make three towers: the image-text model's text side is the 
 both objectives come from one pass. Read next: `benchmarks.fidelity.study`.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,8 @@ from benchmarks.fidelity.contexts import Context, make_context, target_pictures,
 from benchmarks.fidelity.exact_losses import Primary, Tower, Truth, compute, file_name, read, save
 from fuseprompt.objective.bound_term import Term
 from fuseprompt.objective.terms import Label, TextSimilarity
+from fuseprompt.tasks.settings import SENTIMENT_TEMPERATURE
+from fuseprompt.tasks.settings import WEIGHTS as SHIPPED
 
 #: Tower and objective of each secondary.
 PAIRS: Final[Mapping[str, tuple[str, str]]] = {
@@ -28,9 +29,12 @@ PAIRS: Final[Mapping[str, tuple[str, str]]] = {
     "offline:sentence-bpe": ("sentence-bpe", "similarity"),
 }
 
-#: Weights of the objectives beside fluency, as `caption` had them when results/fidelity.md was
-#: measured, a tone at temperature 1. What ships weighs it 3 at temperature 3 (docs/decisions.md).
-WEIGHTS: Final[Mapping[str, float]] = {"similarity": 12.0, "image": 12.0, "sentiment": 2.0}
+#: Weights of the objectives beside fluency, as `caption` has them; a text counts as a picture does.
+WEIGHTS: Final[Mapping[str, float]] = {
+    "similarity": SHIPPED["image"],
+    "image": SHIPPED["image"],
+    "sentiment": SHIPPED["sentiment"],
+}
 
 
 @final
@@ -89,7 +93,8 @@ class Models:
         model = load(f"offline:{name}")
         terms: dict[str, Term]
         if isinstance(model, Classifier):
-            terms = {"sentiment": Label(model, WEIGHTS["sentiment"])}
+            weight, temperature = WEIGHTS["sentiment"], SENTIMENT_TEMPERATURE
+            terms = {"sentiment": Label(model, weight, temperature=temperature)}
         else:
             assert isinstance(model, SentenceEncoder)
             terms = {"similarity": TextSimilarity(model, WEIGHTS["similarity"])}
@@ -122,41 +127,22 @@ def plan(cells: Sequence[tuple[str, str]], num_contexts: int) -> list[Cell]:
     ]
 
 
-OnCell = Callable[[Cell, int, int, float], None]
-
-
-def truths(
-    models: Models,
-    cells: Sequence[Cell],
-    folder: Path,
-    *,
-    hours: float | None = None,
-    on_cell: OnCell | None = None,
-) -> Iterator[tuple[Cell, Truth]]:
+def truths(models: Models, cells: Sequence[Cell], folder: Path) -> Iterator[tuple[Cell, Truth]]:
     """Give the truth of each cell, from disk or computed now and kept.
 
     Args:
         models: The models.
         cells: What is asked for, in order.
         folder: Where truths are kept.
-        hours: Compute nothing more after so long; what lies on disk is still given.
-        on_cell: Called before each cell with the cell, how many are done, how many there are, and
-            the seconds so far.
 
     Yields:
         Cell and truth.
     """
-    start = time.monotonic()
-    for done, cell in enumerate(cells):
-        elapsed = time.monotonic() - start
-        if on_cell is not None:
-            on_cell(cell, done, len(cells), elapsed)
+    for cell in cells:
         tower, context = models.tower(cell.tower), context_of(models, cell)
         targets = targets_of(tower, cell.index)
         file = folder / file_name(models.primary, tower, context, targets)
         known = read(file)
-        if known is None and hours is not None and elapsed > hours * 3600:
-            continue
         if known is None:
             known = compute(models.primary, tower, context, targets)
             save(known, file)

@@ -1,7 +1,6 @@
 """What the fidelity study measures: what puts candidate tokens in order.
 
-Arms that lost (sum, union, blend, positionwise, relinearized, frames, anchored, surrogates) are in
-the tables of the results and can be run at commit 7e42810. Read next: `benchmarks.fidelity.study`.
+Read next: `benchmarks.fidelity.study`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from benchmarks.fidelity.contexts import Context
+from benchmarks.random_maps import RandomMaps
 from fuseprompt.models.base import CausalModel
 from fuseprompt.objective.bound_term import BoundTerm
 from fuseprompt.proposals import (
@@ -84,10 +84,6 @@ class Ranker(Protocol):
     def name(self) -> str:
         """Name in results, unique in a run."""
 
-    @property
-    def linearisation(self) -> str:
-        """Where the loss is linearised, "" for nowhere."""
-
     def predict(self, primary: CausalModel, loss: BoundTerm, place: Place) -> Predicted:
         """Return predictions for all candidates and targets of a place."""
 
@@ -98,7 +94,6 @@ class LanguageModelRanker:
     """The language model's own order, whatever the target."""
 
     name: str = "none"
-    linearisation: str = ""
 
     def predict(self, primary: CausalModel, loss: BoundTerm, place: Place) -> Predicted:
         """Return equal predictions."""
@@ -113,14 +108,12 @@ class ProposalRanker:
     Attributes:
         proposal: The proposal.
         name: Name in results.
-        linearisation: Where it linearises.
         num_internal: How many word-internal tokens it is asked about, the language model's best;
             all, if `None`. The rest come last, by falling probability.
     """
 
     proposal: Proposal
     name: str
-    linearisation: str = ""
     num_internal: int | None = NUM_INTERNAL
 
     def predict(self, primary: CausalModel, loss: BoundTerm, place: Place) -> Predicted:
@@ -148,16 +141,29 @@ class ProposalRanker:
         return Predicted(scores, *costs[0])
 
 
+@final
+@dataclass(frozen=True)
+class RandomMapsRanker:
+    """The control of the paper's maps, with another draw in each context."""
+
+    name: str = "random maps"
+
+    def predict(self, primary: CausalModel, loss: BoundTerm, place: Place) -> Predicted:
+        """Return what random maps predict."""
+        drawn = RandomMaps(seed=place.context.index)
+        return ProposalRanker(drawn, self.name, None).predict(primary, loss, place)
+
+
 def all_rankers() -> tuple[Ranker, ...]:
     """Return everything that is measured, in the order of the tables."""
     return (
         LanguageModelRanker(),
         ProposalRanker(RandomNoise(), "random"),
-        ProposalRanker(WordTable(), "word-table"),
+        RandomMapsRanker(),
+        ProposalRanker(Fuse(), "fuse", None),
+        ProposalRanker(Gradient(), "gradient-16", None),
         # A look at 512 word-internal tokens costs 512; a search looks at the 16 likeliest.
-        ProposalRanker(WordTable(), "word-table-16", "", 16),
-        ProposalRanker(Fuse(), "fuse", "common-16", None),
-        ProposalRanker(Gradient(), "gradient-16", "common-16", None),
-        ProposalRanker(Gradient(64), "gradient-64", "common-64", None),
-        ProposalRanker(AdditiveWordTable(), "additive", "", 16),
+        ProposalRanker(WordTable(), "word-table"),
+        ProposalRanker(WordTable(), "word-table-16", 16),
+        ProposalRanker(AdditiveWordTable(), "additive", 16),
     )

@@ -1,32 +1,8 @@
-"""Rank correlation, recall, regret, and bootstrap intervals over contexts.
-
-Targets of one context share its texts and are not independent, so an interval draws contexts, never
-single targets.
-"""
-
-from dataclasses import dataclass
-from typing import Final, final
+"""Rank correlation, recall and regret of an order."""
 
 from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
-
-from benchmarks.bootstrap import interval
-
-_DRAWS: Final = 2000
-
-#: Fewer contexts than this give no interval.
-_FEWEST: Final = 3
-
-
-@final
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over contexts with its 95 % interval, NaN with fewer than three contexts."""
-
-    value: float
-    low: float
-    high: float
 
 
 def rank_correlation(order: Int[Tensor, " n"], exact: Float[Tensor, " n"]) -> float:
@@ -64,11 +40,3 @@ def regret(found: Float[Tensor, " k"], exact: Float[Tensor, " n"]) -> float:
     best = exact.min()
     spread = float(exact.median() - best)
     return float(found.min() - best) / spread if spread > 0 else 0.0
-
-
-def estimate(values: Float[Tensor, " c"]) -> Estimate:
-    """Return the mean of one value per context, with the interval of a bootstrap over contexts."""
-    mean = float(values.double().mean())
-    if len(values) < _FEWEST:
-        return Estimate(mean, float("nan"), float("nan"))
-    return Estimate(mean, *interval(values.tolist(), draws=_DRAWS))

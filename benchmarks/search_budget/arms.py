@@ -1,10 +1,8 @@
 """The arms of the search budget: who proposes, when a step may cost so much for each active text.
 
 An arm is a function from a budget in forward equivalents to the setting of a search, so a new one
-is one line of `ARMS`. Arms that lost (sums, frames, anchored, surrogate, turn taking) stay in the
-results and can be run at commit 7e42810. Gradient and exact evaluations are paid from the same
-budget: an arm with g linearisation points has 3 g less to evaluate. The splits were set beforehand
-and not tuned.
+is one line of `ARMS`. Gradient and exact evaluations are paid from the same budget: an arm with g
+linearisation points has 3 g less to evaluate. The splits were set beforehand and not tuned.
 
 This file runs no search. Read next: `meter.py`.
 """
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from benchmarks.random_maps import RandomMaps
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.proposals.additive import AdditiveWordTable
@@ -27,12 +26,11 @@ from fuseprompt.text.retokenize import RetokenizationTable
 
 #: Exact evaluations that every arm keeps, whatever its gradient would like to spend.
 _FEWEST = 4
-#: Wide enough for every token that survives the round trip.
-EVERYTHING = 1_000_000
+#: Linearisation points of a gradient, where the budget pays for them.
+_POINTS = 16
 
-LM = "LM top-k"
-
-Arm = Callable[[int], AutoDAN]
+#: The arms that the others are compared with.
+LM, TABLE = "none", "word-table"
 
 
 @dataclass(frozen=True)
@@ -92,44 +90,31 @@ def _places(positions: Positions) -> list[tuple[str, int]]:
     return list(zip(positions.left, positions.problems.tolist(), strict=True))
 
 
-def most_points(budget: int, wanted: int) -> int:
+def most_points(budget: int) -> int:
     """Return how many linearisation points a budget pays, `_FEWEST` evaluations left over."""
-    return max(1, min(wanted, int((budget - _FEWEST) // GRADIENT_COST)))
+    return max(1, min(_POINTS, int((budget - _FEWEST) // GRADIENT_COST)))
 
 
-def with_gradient(make: Callable[[int], Proposal], budget: int, *, wanted: int) -> AutoDAN:
+def with_gradient(make: Callable[[int], Proposal], budget: int) -> AutoDAN:
     """Return the search of a proposal with a gradient, paid from the budget."""
-    points = most_points(budget, wanted)
+    points = most_points(budget)
     width = budget - int(GRADIENT_COST) * points
     return AutoDAN(proposal=WordsOnly(make(points)), search_width=width)
-
-
-def _fuse(points: int) -> Proposal:
-    return Fuse(num_words=points)
 
 
 def _alone(budget: int) -> AutoDAN:
     return AutoDAN(proposal=LanguageModelOnly(), search_width=budget, num_word_internal=budget)
 
 
-def _random(seed: int) -> Arm:
-    return lambda budget: AutoDAN(proposal=RandomNoise(seed), search_width=budget)
-
-
-#: Every arm; the random one has three seeds, the others are deterministic.
-ARMS: Mapping[str, Arm] = {
+#: Every arm, by the names of `--proposal`.
+ARMS: Mapping[str, Callable[[int], AutoDAN]] = {
     LM: _alone,
-    "table": lambda budget: AutoDAN(proposal=WordsOnly(WordTable()), search_width=budget),
-    "anchored words": lambda budget: AutoDAN(
+    "random": lambda budget: AutoDAN(proposal=RandomNoise(), search_width=budget),
+    TABLE: lambda budget: AutoDAN(proposal=WordsOnly(WordTable()), search_width=budget),
+    "additive": lambda budget: AutoDAN(
         proposal=WordsOnly(AdditiveWordTable()), search_width=budget
     ),
-    "direct": lambda budget: with_gradient(Gradient, budget, wanted=16),
-    "direct-4": lambda budget: with_gradient(Gradient, budget, wanted=4),
-    "paper's map": lambda budget: with_gradient(_fuse, budget, wanted=16),
-    "random/0": _random(0),
-    "random/1": _random(1),
-    "random/2": _random(2),
+    "gradient": lambda budget: with_gradient(Gradient, budget),
+    "fuse": lambda budget: with_gradient(lambda points: Fuse(num_words=points), budget),
+    "random maps": lambda budget: with_gradient(RandomMaps, budget),
 }
-
-#: Arms that are run first.
-MAIN_ARMS = tuple(name for name in ARMS if name != "direct-4")

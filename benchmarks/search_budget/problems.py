@@ -2,7 +2,8 @@
 
 Pictures are Tux Paint stamps, none of them among the 40 of `stamps.py`, never trained or tuned on.
 Sentences and the beginnings of the tone problems are COCO captions (`fuseprompt.data`), none of the
-first 24, which the fidelity benchmark uses. To try things, `--pilot` takes tuning pictures.
+first 24, which the fidelity benchmark uses. Kinds are mixed, so that any first part of them is a
+fair sample.
 
 This file searches nothing. Read next: `arms.py`.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.photos.stamps import chosen_stamps
-from benchmarks.photos.tune_weights import PICTURES, open_on_white, read_list
+from benchmarks.photos.tune_weights import open_on_white
 from benchmarks.search_budget.meter import RememberingLM
 from fuseprompt.models.hub import load
 from fuseprompt.objective.objective import Objective
@@ -24,12 +25,7 @@ from fuseprompt.objective.terms import Fluency, ImageText, Label, TextSimilarity
 from fuseprompt.tasks.settings import PREFIX, SENTIMENT_TEMPERATURE, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NUM_PICTURES, NUM_SENTENCES, NUM_TONES, NUM_PILOT = 24, 8, 8, 8
-#: What the tables were measured with, at temperature 1: the defaults of captions at that time. What
-#: ships, weight 3 at temperature 3, has a table of its own (`--shipped`).
-TONE_WEIGHT = 2.0
-#: Kind of the tone problems as captions have them now.
-SHIPPED = "sentiment as shipped"
+NUM_PICTURES, NUM_SENTENCES, NUM_TONES = 24, 8, 8
 #: Captions of the fidelity benchmark, which are left to it.
 _CAPTIONS_TAKEN = 24
 #: Words of a caption that begin a tone problem.
@@ -42,7 +38,7 @@ class Item:
 
     Attributes:
         name: Unique in the journal.
-        kind: "image", "similarity", "sentiment" or `SHIPPED`.
+        kind: "image", "similarity" or "sentiment".
         target: A picture's path below the data folder, a sentence, or a label.
         prefix: How the text begins.
     """
@@ -54,7 +50,7 @@ class Item:
 
 
 def all_items(data: Path, captions: list[str]) -> list[Item]:
-    """Return the 40 problems, kinds mixed, so that any first part of them is a fair sample."""
+    """Return the 40 problems, three pictures, a sentence and a tone at a time."""
     sys.path.insert(0, str(REPOSITORY / "training"))
     from image_data import list_stamps
 
@@ -64,33 +60,18 @@ def all_items(data: Path, captions: list[str]) -> list[Item]:
         Item(f"image/{Path(path).stem}", "image", path)
         for path in random.Random(1).sample(stamps, NUM_PICTURES)
     ]
-    rest = _other_captions(captions)
+    rest = random.Random(2).sample(captions[_CAPTIONS_TAKEN:], NUM_SENTENCES + NUM_TONES)
     sentences = [
         Item(f"similarity/{i}", "similarity", text) for i, text in enumerate(rest[:NUM_SENTENCES])
     ]
-    tones = tone_items(captions, "sentiment")
+    tones = [
+        Item(f"sentiment/{i}", "sentiment", ("positive", "negative")[i % 2], begin(text))
+        for i, text in enumerate(rest[NUM_SENTENCES:])
+    ]
     mixed: list[Item] = []
     for i in range(NUM_SENTENCES):
         mixed += [*pictures[3 * i : 3 * i + 3], sentences[i], tones[i]]
     return mixed
-
-
-def tone_items(captions: list[str], kind: str) -> list[Item]:
-    """Return the tone problems, which need no pictures."""
-    return [
-        Item(f"sentiment/{i}", kind, ("positive", "negative")[i % 2], begin(text))
-        for i, text in enumerate(_other_captions(captions)[NUM_SENTENCES:])
-    ]
-
-
-def _other_captions(captions: list[str]) -> list[str]:
-    return random.Random(2).sample(captions[_CAPTIONS_TAKEN:], NUM_SENTENCES + NUM_TONES)
-
-
-def pilot_items() -> list[Item]:
-    """Return tuning pictures, to try things on."""
-    paths = list(read_list(PICTURES))[:NUM_PILOT]
-    return [Item(f"pilot/{Path(path).stem}", "image", path) for path in paths]
 
 
 def begin(caption: str) -> str:
@@ -100,19 +81,16 @@ def begin(caption: str) -> str:
 
 @cache
 def objective(kind: str) -> Objective:
-    """Return the objective of a kind of problem; models are loaded once."""
-    fluency = Fluency(_writer(), weight=WEIGHTS["fluency"])
+    """Return the objective of a kind of problem, as captions have it; models are loaded once."""
     match kind:
         case "image":
             term: Any = ImageText(_model("offline:image-text"), weight=WEIGHTS["image"])
         case "similarity":  # The same text tower and the same scale as pictures.
             term = TextSimilarity(_model("offline:sentence"), weight=WEIGHTS["image"])
-        case "sentiment":
-            term = Label(_model("offline:sentiment"), weight=TONE_WEIGHT)
         case _:
             weight, temperature = WEIGHTS["sentiment"], SENTIMENT_TEMPERATURE
             term = Label(_model("offline:sentiment"), weight=weight, temperature=temperature)
-    return Objective([fluency, term])
+    return Objective([Fluency(_writer(), weight=WEIGHTS["fluency"]), term])
 
 
 @cache

@@ -1,6 +1,5 @@
-"""The search budget: what is counted, what is kept on disk, what the report says."""
+"""The search budget: what is counted, what is remembered, what the report says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +8,13 @@ import torch
 from PIL import Image
 
 from benchmarks.journal import Journal
+from benchmarks.search_budget import __main__ as command
 from benchmarks.search_budget import problems
-from benchmarks.search_budget import report as budget_report
-from benchmarks.search_budget.__main__ import plan, search
+from benchmarks.search_budget.__main__ import JOURNAL, plan, run, search
 from benchmarks.search_budget.arms import ARMS, LM, WordsOnly, most_points
-from benchmarks.search_budget.meter import KnownScores, Meter, RememberingLM, metered
-from benchmarks.search_budget.problems import SHIPPED, Item
-from benchmarks.search_budget.report import (
-    BEGIN,
-    END,
-    SHIPPED_BEGIN,
-    SHIPPED_END,
-    crossing,
-    differences,
-    equal_budget,
-    read,
-    shared_problems,
-    well_covered,
-    write,
-    write_shipped,
-)
+from benchmarks.search_budget.meter import Meter, RememberingLM
+from benchmarks.search_budget.problems import Item
+from benchmarks.search_budget.report import differences, read, tables
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.objective import BoundObjective, Objective
 from fuseprompt.objective.problem import Problem
@@ -38,8 +24,6 @@ from fuseprompt.tasks.caption import objective_of
 from fuseprompt.tasks.models import CaptionModels
 from fuseprompt.tasks.settings import CaptionSettings
 from tests.tiny import classifier, clip, gpt2
-
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def bound(writer: Any = None) -> BoundObjective:
@@ -56,103 +40,69 @@ def alone(width: int) -> AutoDAN:
     return ARMS[LM](width)
 
 
-def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "seconds"}
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder where the tables and maps of tiny models are kept between the arms."""
+    return tmp_path_factory.mktemp("cache")
 
 
-def test_scores_on_disk_change_nothing(tmp_path) -> None:
-    arm = direct(2, 8)
-    plain = search(bound(), arm, steps=3)
-    first = search(bound(), arm, steps=3, scores=tmp_path)
-    assert list(tmp_path.glob("*.scores"))
-    again = search(bound(), arm, steps=3, scores=tmp_path)
-    assert without_seconds(plain) == without_seconds(first) == without_seconds(again)
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_finds_the_same_with_what_others_scored(
+    arm: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEPROMPT_CACHE", str(cache))
+    scores: Any = {}
+    search(bound(), alone(16), steps=3, scores=scores)
+    known = len(scores)
+    with_scores = search(bound(), ARMS[arm](16), steps=3, scores=scores)
+    assert known > 0
+    assert with_scores == search(bound(), ARMS[arm](16), steps=3)
+    # One text is open at first, then two; an anchor costs a pass for each of them.
+    anchor = 1 if arm == "additive" else 0
+    assert with_scores["cost"][0] <= 16 + anchor
+    assert with_scores["cost"][-1] <= (16 + anchor) * 5
 
 
-def test_a_score_on_disk_is_used(tmp_path) -> None:
-    search(bound(), alone(4), steps=1, scores=tmp_path)
-    (file,) = tmp_path.glob("*.scores")
-    known = KnownScores(file)
-    known.add(dict.fromkeys(known._scores, 7.0))
-    changed = search(bound(), alone(4), steps=1, scores=tmp_path)
-    assert changed["term"] == pytest.approx([7.0])
-
-
-def test_other_targets_have_scores_of_their_own(tmp_path) -> None:
-    terms = [Fluency(gpt2()), ImageText(clip())]
-    names = set()
-    for colour in ("red", "blue", "red"):
-        problem = Problem(colour, {"image": Image.new("RGB", (32, 32), colour)}, "An image of")
-        one = metered(Objective(terms).bind([problem]), Meter(0.0), tmp_path)
-        names.add(one.terms[0].known._path.name)  # type: ignore[attr-defined]
-    assert len(names) == 2
-
-
-def test_a_record_cut_off_is_taken_away(tmp_path) -> None:
-    file = tmp_path / "a.scores"
-    KnownScores(file).add({b"a" * 16: 1.0, b"b" * 16: 2.0})
-    file.write_bytes(file.read_bytes()[:-3])
-    known = KnownScores(file)
-    assert (len(known), known[b"a" * 16], b"b" * 16 in known) == (1, 1.0, False)
-    known.add({b"c" * 16: 3.0})
-    assert KnownScores(file)[b"c" * 16] == 3.0
+def test_what_was_scored_is_not_computed_again() -> None:
+    scores: Any = {}
+    search(bound(), alone(4), steps=1, scores=scores)
+    changed = search(bound(), alone(4), steps=1, scores=dict.fromkeys(scores, 7.0))
+    assert changed["open"] > search(bound(), alone(4), steps=1)["open"]
 
 
 def test_cost_is_three_for_a_gradient_and_one_for_a_score() -> None:
-    plain = search(bound(), alone(8), steps=1)
-    assert plain["cost"] == [plain["scored"]]
-    assert 0 < plain["scored"] <= 8
-    with_gradient = search(bound(), direct(2, 8), steps=1)
-    gradient = with_gradient["cost"][0] - with_gradient["scored"]
-    assert gradient % (3 * 2) == 0
-    assert gradient > 0
+    (plain,) = search(bound(), alone(8), steps=1)["cost"]
+    assert 0 < plain <= 8
+    (both,) = search(bound(), direct(2, 8), steps=1)["cost"]
+    # Two points of a new word, two of a last word; and at most eight scores.
+    assert 2 * 2 * 3 < both <= 2 * 2 * 3 + 8
 
 
 def test_a_text_asked_for_twice_is_paid_once() -> None:
-    meter = Meter(0.5)
-    meter.count_scores([b"x", b"y", b"x"], [4, 2, 4])
-    meter.count_scores([b"y"], [2])
+    meter = Meter()
+    meter.count_scores([(1,), (2,), (1,)])
+    meter.count_scores([(2,)])
     with meter.paused():
-        meter.count_scores([b"z"], [2])
+        meter.count_scores([(3,)])
         meter.count_rows(9, with_gradient=True)
-    assert (meter.cost, meter.scored, meter._charged) == (2.0, 2, 3.0)
+    assert (meter.cost, meter.scored) == (2.0, 2)
+    meter.count_rows(9, with_gradient=True)
+    assert meter.cost == 29.0
 
 
 def test_a_writer_with_memory_writes_the_same() -> None:
     writer = RememberingLM(gpt2())
-    arm = alone(8)
-    plain = search(bound(), arm, steps=3)
+    plain = search(bound(), alone(8), steps=3)
     for _ in range(2):
-        again = search(bound(writer), arm, steps=3)
-        assert again["texts"] == plain["texts"]
-        for name in ("open", "fluency", "term", "cost"):
-            # A search without a memory of its own computes only new tokens: equal to rounding.
-            assert again[name] == pytest.approx(plain[name], abs=1e-5)
+        again = search(bound(writer), alone(8), steps=3)
+        assert (again["text"], again["cost"]) == (plain["text"], plain["cost"])
+        # A search without a memory of its own computes only new tokens: equal to rounding.
+        assert again["open"] == pytest.approx(plain["open"], abs=1e-3)
 
 
-def test_what_is_remembered_is_charged_again() -> None:
-    writer = RememberingLM(gpt2())
-    writer.seconds_per_token = 1000.0
-    taken = [search(bound(writer), alone(4), steps=2)["seconds"][-1] for _ in range(2)]
-    assert min(taken) > 1000
-    assert taken[0] == pytest.approx(taken[1], abs=60)
-
-
-def test_every_arm_stays_within_its_budget() -> None:
-    assert [most_points(b, 16) for b in (16, 64, 256)] == [4, 16, 16]
-    for name in ("LM top-k", "direct", "direct-4", "random/0"):
-        row = search(bound(), ARMS[name](16), steps=2)
-        assert row["cost"][0] <= 16
-        assert row["cost"][-1] <= 16 * 3
-
-
-def test_the_plan_has_every_arm_at_every_budget() -> None:
-    items = [Item(str(i), "image", "a.png") for i in range(40)]
-    planned = {(work.arm, work.budget, work.item.name) for work in plan(items)}
-    for item in items:
-        wanted = {(arm, budget, item.name) for arm in ARMS for budget in (16, 64, 256)}
-        assert wanted | {("LM top-k", 512, item.name)} <= planned
-    assert sum(arm == "everything" for arm, _, _ in planned) == 5
+def test_a_gradient_leaves_something_to_score() -> None:
+    assert [most_points(budget) for budget in (4, 16, 64, 256)] == [1, 4, 16, 16]
+    assert [ARMS["gradient"](budget).search_width for budget in (16, 64, 256)] == [4, 16, 208]
 
 
 def test_words_only_predicts_the_mean_for_word_internal_tokens() -> None:
@@ -167,111 +117,56 @@ def test_words_only_predicts_the_mean_for_word_internal_tokens() -> None:
     assert scorer.cost == spent == 2 * 2 * 3
 
 
-def journal_rows() -> list[dict[str, Any]]:
-    """Two problems; LM top-k halves its loss from 16 to 512, the others lie between."""
-    losses = {("LM top-k", 16): 4.0, ("LM top-k", 64): 3.0, ("LM top-k", 512): 1.0}
-    losses |= {("table", 64): 2.0, ("random/0", 64): 4.5, ("random/1", 64): 5.5}
-    return [
-        {
-            "key": f"{arm}|{budget}|{problem}",
-            "arm": arm,
-            "budget": budget,
-            "problem": problem,
-            "kind": "image",
-            "loss": loss + extra,
-            "terms": {"fluency": 1.0, "image": 0.5},
-            "open": [loss] * 8,
-            "cost": [budget * 2.0 * step - budget for step in range(1, 9)],
-            "seconds": [9.0, *(9.0 + step for step in range(1, 8))],
-        }
-        for (arm, budget), loss in losses.items()
-        for problem, extra in (("a", 0.0), ("b", 1.0))
-    ]
-
-
-def test_the_report_pairs_problems_and_averages_seeds(tmp_path) -> None:
-    file = tmp_path / "journal.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
-    results = read(Journal(file))
-    assert results["random", 64]["a"].loss == 5.0
-    loss = lambda outcome: outcome.loss  # noqa: E731
-    assert differences(results, ("table", 64), ("LM top-k", 64), loss) == [-1.0, -1.0]
-    one = results["table", 64]["a"]
-    assert (one.cost, one.seconds) == (64.0, 8.0)  # The first step counts as an average one.
-    needed = equal_budget(results, ("table", 64), loss)
-    assert needed is not None
-    assert needed[0] == pytest.approx((64 * 512) ** 0.5)
-
-
-def test_a_plot_stands_on_the_problems_that_all_have(tmp_path) -> None:
-    rows = journal_rows()
-    file = tmp_path / "journal.jsonl"
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    assert shared_problems(read(Journal(file))) == {"a", "b"}
-    kept = [row for row in rows if row["key"] != "table|64|b"]
-    file.write_text("\n".join(json.dumps(row) for row in kept))
-    assert shared_problems(read(Journal(file))) == {"a"}
-
-
-def test_rows_with_few_problems_are_not_well_covered() -> None:
-    results = {
-        ("a", 64): dict.fromkeys("abcd"),
-        ("b", 64): dict.fromkeys("ab"),
-        ("c", 64): {"a": 1},
-    }
-    assert set(well_covered(results)) == {("a", 64), ("b", 64)}  # type: ignore[arg-type]
-
-
-def test_crossing_beyond_the_curve() -> None:
-    assert crossing([16, 64], [4.0, 3.0], 2.0) == float("inf")
-    assert crossing([16, 64], [4.0, 3.0], 4.5) == 0.0
-    assert crossing([16, 64], [4.0, 3.0], 3.5) == pytest.approx(32.0)
-
-
-def test_the_page_keeps_what_stands_around_the_tables(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("matplotlib")
-    file, page = tmp_path / "journal.jsonl", tmp_path / "page.md"
-    file.write_text("\n".join(json.dumps(row) for row in journal_rows()))
-    page.write_text(f"# Above\n\n{BEGIN}\nold\n{END}\n\nBelow.\n")
-    write(Journal(file), page)
-    assert "| 64 | table |" not in page.read_text()  # Two problems are too few for a row.
-    monkeypatch.setattr(budget_report, "_FEWEST", 2)
-    write(Journal(file), page)
-    text = page.read_text()
-    assert text.startswith("# Above\n")
-    assert text.endswith("Below.\n")
-    assert "old" not in text
-    assert "| 64 | table | 2 | 2.50 |" in text
-    assert page.with_suffix(".png").stat().st_size > 10_000
-
-
-def test_the_committed_journal_makes_the_table_of_tones_as_they_ship(tmp_path) -> None:
-    page = RESULTS / "search-budget.md"
-    journal = Journal(RESULTS / "shipped-sentiment.jsonl.gz")
-    assert {row["kind"] for row in journal.rows.values()} == {SHIPPED}
-    copy = tmp_path / page.name
-    before, _, after = page.read_text("utf-8").partition(SHIPPED_BEGIN)
-    copy.write_text(
-        f"{before}{SHIPPED_BEGIN}{SHIPPED_END}{after.partition(SHIPPED_END)[2]}", "utf-8"
-    )
-    write_shipped(journal, copy)
-    assert copy.read_text("utf-8") == page.read_text("utf-8")
-
-
-def test_tones_as_they_ship_are_those_of_captions(monkeypatch) -> None:
+def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problems, "_writer", gpt2)
     monkeypatch.setattr(problems, "_model", lambda _: classifier())
     problems.objective.cache_clear()
-    captions = [f"a caption of the number {i}" for i in range(60)]
-    shipped = problems.tone_items(captions, SHIPPED)
+    monkeypatch.setattr(command, "ARMS", {name: ARMS[name] for name in (LM, "random")})
+    monkeypatch.setattr(command, "STEPS", 2)
+    item, journal = Item("a", "sentiment", "positive", "the dog"), Journal(tmp_path / "a.jsonl")
+    run(item, tmp_path, journal)
+    assert list(journal.rows) == [key for *_, key in plan(item)]
+    assert list(journal.rows)[-1] == "none|256|a"
+    monkeypatch.setattr(command, "search", None)
+    run(item, tmp_path, Journal(tmp_path / "a.jsonl"))
+    problems.objective.cache_clear()
+
+
+def test_tones_are_those_of_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "_writer", gpt2)
+    monkeypatch.setattr(problems, "_model", lambda _: classifier())
+    problems.objective.cache_clear()
     of_captions = objective_of(
         CaptionSettings(sentiment="positive"), CaptionModels(gpt2(), clip(), classifier())
     )
-    (term,) = problems.objective(SHIPPED).terms
+    (term,) = problems.objective("sentiment").terms
     assert term == of_captions.terms[-1]
-    old = problems.objective("sentiment").terms[0]
-    assert (old.weight, old.temperature) == (2.0, 1.0)
-    assert [item.target for item in shipped] == ["positive", "negative"] * 4
-    one = problems.problem(shipped[0], RESULTS)
-    assert (dict(one.targets), one.prefix) == ({"sentiment": "positive"}, shipped[0].prefix)
+    item = Item("sentiment/0", "sentiment", "positive", "A dog")
+    one = problems.problem(item, Path())
+    assert (dict(one.targets), one.prefix) == ({"sentiment": "positive"}, "A dog")
     problems.objective.cache_clear()
+
+
+def test_the_report_pairs_problems(tmp_path: Path) -> None:
+    """Two problems; none halves its loss from 64 to 256, the table lies between."""
+    journal = Journal(tmp_path / "journal.jsonl")
+    losses = {("none", 64): 4.0, ("none", 256): 2.0, ("word-table", 64): 3.0, ("fuse", 64): 3.5}
+    for (arm, budget), loss in losses.items():
+        for problem, extra in (("a", 0.0), ("b", 1.0)):
+            row = {"arm": arm, "budget": budget, "problem": problem, "kind": "image"}
+            row |= {"loss": loss + extra * (2 if arm == "fuse" else 1), "open": [loss] * 8}
+            journal.append(f"{arm} {budget} {problem}", row | {"cost": [budget * 15.0] * 8})
+    assert differences(
+        read(journal), ("word-table", 64), ("none", 64), lambda outcome: outcome.loss
+    ) == [-1.0, -1.0]
+    lines = tables(journal).splitlines()
+    cells = "3.50 | **-1.00** [-1.00, -1.00] |  | **+1.00** [+1.00, +1.00]"
+    assert f"| 64 | word-table | 2 | {cells} | **-1.00** [-1.00, -1.00] |  | 64 |" in lines
+    assert "| fuse | +0.00 [-0.50, +0.50] |  |  |" in lines
+
+
+def test_the_page_is_made_of_the_journal() -> None:
+    page = JOURNAL.with_name("search-budget.md").read_text("utf-8")
+    assert page.endswith(tables(Journal(JOURNAL)))
+    rows = Journal(JOURNAL).rows.values()
+    assert len(rows) == len({row["problem"] for row in rows}) * (2 * len(ARMS) + 1)

@@ -69,12 +69,12 @@ def test_extras_are_shown_with_version_or_remedy_and_are_no_fault(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(quiet=True)
-    known = {"gradio": "6.31.0", "matplotlib": "missing"}
+    known = {"gradio": "6.31.0", "trackio": "missing"}
     monkeypatch.setattr("fuseprompt.cli.doctor._version_of", lambda name: known.get(name, "1.0"))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "gradio         6.31.0\n" in out
-    assert "matplotlib     not installed (pip install 'fuseprompt[plots]')\n" in out
+    assert "trackio        not installed (pip install 'fuseprompt[track]')\n" in out
 
 
 def test_quiet_prints_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

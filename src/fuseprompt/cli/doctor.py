@@ -24,7 +24,7 @@ from fuseprompt.tasks.settings import ModelSettings
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
 
 #: Packages of extras; what scoring needs is looked for by itself.
-_EXTRAS = {"app": "gradio", "track": "trackio", "plots": "matplotlib", "ray": "ray"}
+_EXTRAS = {"app": "gradio", "track": "trackio", "ray": "ray"}
 
 #: Kinds of models by the class that `load` returns; all others join texts and images.
 _KINDS = {

@@ -49,8 +49,9 @@ class _Silent:
 @final
 @dataclass(frozen=True)
 class RandomNoise:
-    """Noise of a realistic size: the paper's fallback for long words, seeded and scaled.
+    """Noise of a realistic size in place of a prediction, seeded and scaled.
 
+    No gradient and no map is in it; random maps (`fuse.gradient.RandomFallback`) are another thing.
     A token at a given position of a problem gets the same number, whatever else is in the batch;
     `scale` is the standard deviation.
     """

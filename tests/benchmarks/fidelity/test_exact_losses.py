@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.fidelity.contexts import Context
 from benchmarks.fidelity.exact_losses import compute, eligible, file_name, read, save
-from benchmarks.fidelity.models import Cell, plan, targets_of, truths
+from benchmarks.fidelity.models import plan, targets_of, truths
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 from tests.tiny import classifier, gpt2, sentence_encoder
 
@@ -127,15 +127,6 @@ def test_a_second_run_computes_nothing(models, tmp_path, monkeypatch) -> None:
     for (cell, made), (again, kept) in zip(first, second, strict=True):
         assert cell == again
         assert torch.equal(made.losses["similarity"], kept.losses["similarity"])
-
-
-def test_after_the_hours_only_what_is_on_disk_is_given(models, tmp_path) -> None:
-    list(truths(models, [Cell("sentence", "append", 1)], tmp_path))
-    cells = plan([("sentence", "append")], 3)
-    told = []
-    given = truths(models, cells, tmp_path, hours=1e-12, on_cell=lambda cell, *_: told.append(cell))
-    assert [cell.index for cell, _ in given] == [1]
-    assert told == cells
 
 
 def test_the_plan_takes_cells_in_turn_three_contexts_at_a_time() -> None:

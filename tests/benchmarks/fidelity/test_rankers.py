@@ -1,15 +1,25 @@
 """Rankers: orders, ties, costs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from benchmarks.fidelity.exact_losses import compute
 from benchmarks.fidelity.models import context_of, plan, targets_of
-from benchmarks.fidelity.rankers import LanguageModelRanker, ProposalRanker, all_rankers
+from benchmarks.fidelity.rankers import (
+    LanguageModelRanker,
+    ProposalRanker,
+    RandomMapsRanker,
+    all_rankers,
+)
 from benchmarks.fidelity.study import place_of
+from benchmarks.random_maps import RandomMaps
+from fuseprompt.fuse.alignment import default_words
+from fuseprompt.fuse.fit import fit_adapter
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.bound_term import BoundTerm
-from fuseprompt.proposals import Gradient, Positions, WordTable
+from fuseprompt.proposals import Fuse, Gradient, Positions, WordTable
 from fuseprompt.text.retokenize import RetokenizationTable
 from tests.benchmarks.fidelity.tiny_truth import tiny_models
 
@@ -82,5 +92,34 @@ def test_a_word_table_pays_for_word_internal_tokens(setting, tmp_path) -> None:
 def test_all_rankers_have_names_of_their_own_and_the_default_is_among_them() -> None:
     names = [r.name for r in all_rankers()]
     assert len(set(names)) == len(names)
-    assert not any("," in name for name in names)  # --transfers takes them with commas.
     assert AutoDAN().proposal.name in names
+
+
+def test_random_maps_are_all_random_and_as_large_as_the_fitted_ones(setting, monkeypatch) -> None:
+    _, place, bound, model = setting
+    fitted = fit_adapter(model, bound.model, words=default_words()[:1000])
+    for module in ("fuseprompt.proposals.fuse", "benchmarks.random_maps"):
+        monkeypatch.setattr(f"{module}.load_or_fit", lambda *_, **__: fitted)
+    random = [RandomMaps(seed=seed).init(model, bound.model, bound.table).maps for seed in (0, 1)]
+    again = RandomMaps(seed=1).init(model, bound.model, bound.table).maps
+    assert set(random[0].jacobians) == set(fitted.jacobians) != set()
+    for counts, jacobian in fitted.jacobians.items():
+        one, other = (maps.jacobians[counts] for maps in random)
+        assert one.shape == jacobian.shape
+        assert torch.equal(other, again.jacobians[counts])
+        cosine = torch.nn.functional.cosine_similarity
+        assert abs(float(cosine(one.flatten(), other.flatten(), dim=0))) < 0.2
+        assert abs(float(cosine(one.flatten(), jacobian.flatten(), dim=0))) < 0.2
+    sizes = [
+        sum(float(x.square().mean()) for x in t.jacobians.values()) for t in (fitted, random[0])
+    ]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.3)
+    # Another context has another draw; what it costs is what fitted maps cost.
+    ranker = RandomMapsRanker()
+    here, fuse = (
+        r.predict(model, bound, place) for r in (ranker, ProposalRanker(Fuse(), "fuse", None))
+    )
+    there = ranker.predict(model, bound, replace(place, context=replace(place.context, index=5)))
+    assert not torch.allclose(here.scores, there.scores)
+    everything = torch.arange(len(place.tokens))
+    assert here.cost(place, everything) == fuse.cost(place, everything)

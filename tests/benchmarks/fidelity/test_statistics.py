@@ -1,16 +1,9 @@
 """Statistics, against hand-made cases and textbook definitions."""
 
-import math
-
 import pytest
 import torch
 
-from benchmarks.fidelity.statistics import (
-    estimate,
-    rank_correlation,
-    recall,
-    regret,
-)
+from benchmarks.fidelity.statistics import rank_correlation, recall, regret
 
 
 def test_rank_correlation_of_the_exact_order_is_one_and_of_its_reverse_minus_one() -> None:
@@ -58,25 +51,3 @@ def test_regret_is_zero_for_the_best_and_one_for_the_median() -> None:
     assert regret(exact[50:], exact) == 1.0
     assert regret(exact[:0], exact) == 1.0
     assert regret(torch.ones(2), torch.ones(5)) == 0.0
-
-
-def test_interval_covers_the_mean_of_a_known_distribution_about_95_times_of_100() -> None:
-    generator = torch.Generator().manual_seed(0)
-    covered = 0
-    for _ in range(100):
-        found = estimate(torch.randn(20, generator=generator))
-        assert found.low <= found.value <= found.high
-        covered += found.low <= 0.0 <= found.high
-    assert 0.88 <= covered / 100 <= 0.99
-
-
-def test_two_contexts_have_no_interval() -> None:
-    found = estimate(torch.tensor([1.0, 3.0]))
-    assert found.value == 2.0
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-
-
-def test_the_same_values_have_the_same_interval() -> None:
-    values = torch.linspace(0, 1, 12)
-    assert estimate(values) == estimate(values)

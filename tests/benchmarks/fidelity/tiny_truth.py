@@ -12,6 +12,6 @@ def tiny_models() -> Models:
     towers = [
         Tower("sentence", "a", {"similarity": TextSimilarity(encoder, 12.0)}),
         Tower("sentence-bpe", "b", {"similarity": TextSimilarity(encoder, 12.0)}),
-        Tower("sentiment", "c", {"sentiment": Label(classifier(), 2.0)}),
+        Tower("sentiment", "c", {"sentiment": Label(classifier(), 3.0)}),
     ]
     return Models(Primary("tiny", gpt2()), towers)
