@@ -19,6 +19,9 @@ PAIRS: Final = (
     ("additive", "word-table-16"),
 )
 
+#: Fewer contexts than this give no interval.
+_FEWEST: Final = 3
+
 #: A figure by cell and ranker, and then by context.
 Found = Mapping[tuple[str, str], Mapping[int, float]]
 
@@ -55,7 +58,9 @@ def tables(journal: Journal) -> str:
 
 
 def mean_of(values: list[float], *, sign: str = "") -> str:
-    """Return a mean with its interval."""
+    """Return a mean, with its interval if there are enough values for one."""
+    if len(values) < _FEWEST:
+        return f"{sum(values) / len(values):{sign}.2f}"
     numbers = (sum(values) / len(values), *interval(values))
     mean, low, high = (f"{number:{sign}.2f}" for number in numbers)
     return f"{mean} [{low}, {high}]"
@@ -67,6 +72,8 @@ def difference(found: Found, cell: str, ours: str, theirs: str) -> str:
     values = [mine[context] - other[context] for context in sorted(mine) if context in other]
     if not values:
         return ""
-    low, high = interval(values)
     text = mean_of(values, sign="+")
+    if len(values) < _FEWEST:
+        return text
+    low, high = interval(values)
     return f"**{text}**" if low > 0 or high < 0 else text

@@ -24,7 +24,7 @@ from benchmarks.journal import Journal
 from benchmarks.search_budget.arms import ARMS, LM
 from benchmarks.search_budget.meter import Meter, Scores, metered
 from benchmarks.search_budget.problems import Item, all_items, objective, problem
-from benchmarks.search_budget.report import tables
+from benchmarks.search_budget.report import table
 from fuseprompt.methods.autodan import AutoDAN
 from fuseprompt.objective.objective import BoundObjective
 
@@ -38,7 +38,7 @@ _NEVER = -1e9
 
 
 def main() -> None:
-    """Read the command line, search, or print tables."""
+    """Read the command line, search, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("do", choices=("run", "table"))
     parser.add_argument("--data", type=Path, help="folder of training/fetch_data.py")
@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     journal = Journal(args.journal)
     if args.do == "table":
-        print(tables(journal), end="")
+        print(table(journal), end="")
         return
     if args.data is None:
         parser.error("--data is needed to search")

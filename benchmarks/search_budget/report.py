@@ -1,4 +1,4 @@
-"""Tables of the search budget, from its journal.
+"""The table of the search budget, from its journal.
 
 Differences are paired: both arms on the same problem, with 95 % bootstrap intervals over problems.
 This file searches nothing. Read next: benchmarks/results/search-budget.md.
@@ -14,21 +14,17 @@ from benchmarks.journal import Journal
 from benchmarks.search_budget.arms import LM, TABLE
 from fuseprompt.evaluation.report import markdown_table
 
-KINDS = ("image", "similarity", "sentiment")
-
 
 @dataclass(frozen=True)
 class Outcome:
     """What one arm reached on one problem.
 
     Attributes:
-        kind: Kind of problem.
         loss: Total loss of the text that the search returned.
         open: Loss of the best open text after the last step.
         cost: Forward equivalents of the whole search, for one open text and step.
     """
 
-    kind: str
     loss: float
     open: float
     cost: float
@@ -49,32 +45,23 @@ def read(journal: Journal) -> Results:
 def _outcome(row: Mapping[str, Any]) -> Outcome:
     # The first step has one open text, all others two.
     slots = 2 * len(row["open"]) - 1
-    return Outcome(row["kind"], row["loss"], row["open"][-1], row["cost"][-1] / slots)
+    return Outcome(row["loss"], row["open"][-1], row["cost"][-1] / slots)
 
 
 def differences(
-    results: Results,
-    arm: tuple[str, int],
-    base: tuple[str, int],
-    measure: Measure,
-    *,
-    kind: str | None = None,
+    results: Results, arm: tuple[str, int], base: tuple[str, int], measure: Measure
 ) -> list[float]:
     """Return arm minus base on the problems that both have."""
     ours, theirs = results.get(arm, {}), results.get(base, {})
-    return [
-        measure(ours[p]) - measure(theirs[p])
-        for p in ours
-        if p in theirs and kind in (None, ours[p].kind)
-    ]
+    return [measure(ours[p]) - measure(theirs[p]) for p in ours if p in theirs]
 
 
-def tables(journal: Journal) -> str:
-    """Return both tables as Markdown."""
+def table(journal: Journal) -> str:
+    """Return the table as Markdown."""
     results = read(journal)
     most = max(budget for _, budget in results)
     names = ("loss - none", "- word-table", f"- none at {most}", "open - none", "- word-table")
-    lines, by_kind = [], []
+    lines = []
     for (arm, budget), found in sorted(results.items(), key=lambda pair: pair[0][1]):
         loss, cost = (fmean(f(o) for o in found.values()) for f in (_loss, _cost))
         bases = ((LM, budget), (TABLE, budget), (LM, most))
@@ -82,12 +69,7 @@ def tables(journal: Journal) -> str:
         parts = [_against(results, (arm, budget), base, _open) for base in bases[:2]]
         facts = (str(budget), arm, str(len(found)), f"{loss:.2f}")
         lines.append((*facts, *whole, *parts, f"{cost:.0f}"))
-        if budget == 64 and arm != LM:
-            kinds = [_against(results, (arm, 64), (LM, 64), _loss, kind=k) for k in KINDS]
-            by_kind.append((arm, *kinds))
-    whole_table = markdown_table(("budget", "arm", "problems", "loss", *names, "cost"), lines)
-    kind_table = markdown_table(("arm - none", *KINDS), by_kind)
-    return f"{whole_table}\n\nBy kind of problem, at 64:\n\n{kind_table}\n"
+    return markdown_table(("budget", "arm", "problems", "loss", *names, "cost"), lines) + "\n"
 
 
 def _loss(outcome: Outcome) -> float:
@@ -103,15 +85,10 @@ def _cost(outcome: Outcome) -> float:
 
 
 def _against(
-    results: Results,
-    arm: tuple[str, int],
-    base: tuple[str, int],
-    measure: Measure,
-    *,
-    kind: str | None = None,
+    results: Results, arm: tuple[str, int], base: tuple[str, int], measure: Measure
 ) -> str:
     """Return the mean difference with its interval, bold where it excludes 0."""
-    values = [] if arm == base else differences(results, arm, base, measure, kind=kind)
+    values = [] if arm == base else differences(results, arm, base, measure)
     if len(values) < 2:
         return ""
     mean, low, high = (f"{v:+.2f}" for v in (fmean(values), *interval(values)))
