@@ -93,6 +93,7 @@ def test_options_that_are_not_given_leave_the_papers_settings_alone(monkeypatch)
     chosen, run = options.evaluation, options.evaluation.run
     assert (options.dataset, run.split, chosen.models.models) == ("karpathy", "test", "paper")
     assert chosen.settings == SearchSettings(
+        examples=("",),
         weights={"image": 22.0},
         proposal="fuse",
         max_tokens=16,
