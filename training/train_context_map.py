@@ -9,18 +9,18 @@ Exact commands: docs/model-card.md. Read next: `evaluate_image_head.py`.
 """
 
 import argparse
-import gzip
 import json
 import random
 from pathlib import Path
-from zipfile import ZipFile
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from fuseprompt.evaluation.metrics.coco_tools import library_folder
+from benchmarks.jobs.captions import read_captions
+from benchmarks.journal import Journal
+from benchmarks.photos.captions import JOURNAL
 from fuseprompt.models.encoders import SentenceEncoder
 from fuseprompt.offline.image_tower import Conse
 
@@ -30,8 +30,6 @@ CAPTIONS_PER_PICTURE = 4
 TEMPERATURE = 0.1
 RIDGE = 3.0
 SEED = 0
-#: Photos that judge captions are left out.
-JUDGES = Path(__file__).parents[1] / "benchmarks/results/photos.jsonl.gz"
 
 
 def main() -> None:
@@ -44,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    pictures = _read_captions()
+    pictures = _draw_captions()
     encoder = SentenceEncoder.load(args.offline / "sentence")
     vectors = encoder.encode([text for texts in pictures for text in texts])
     captions = vectors.view(NUM_PICTURES, CAPTIONS_PER_PICTURE, -1).mean(dim=1)
@@ -69,16 +67,11 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     return weight, mean - weight @ centre
 
 
-def _read_captions() -> list[list[str]]:
-    """Return captions of pictures drawn by the seed, none of them a judge."""
-    lines = gzip.decompress(JUDGES.read_bytes()).decode("utf-8").splitlines()
-    photos = {Path(json.loads(line)["photo"]) for line in filter(None, lines)}
-    judges = {int(photo.stem.rpartition("_")[2]) for photo in photos}
-    with ZipFile(library_folder() / "spice" / "spice-1.0.jar") as jar:
-        read = json.loads(jar.read("coco/annotations/captions_val2014.json"))
-    texts: dict[int, list[str]] = {}
-    for one in sorted(read["annotations"], key=lambda each: each["id"]):
-        texts.setdefault(one["image_id"], []).append(" ".join(one["caption"].split()))
+def _draw_captions() -> list[list[str]]:
+    """Return captions of pictures drawn by the seed, none of a photo that judges captions."""
+    rows = Journal(JOURNAL).rows.values()
+    judges = {int(Path(row["photo"]).stem.rpartition("_")[2]) for row in rows}
+    texts = read_captions()
     numbers = sorted(texts.keys() - judges)
     random.Random(SEED).shuffle(numbers)
     return [texts[number][:CAPTIONS_PER_PICTURE] for number in numbers[:NUM_PICTURES]]

@@ -50,19 +50,23 @@ def read_references(root: Path) -> dict[str, list[str]]:
 
 def things(references: Sequence[str]) -> set[str]:
     """Return the nouns, in the singular, of at least two of the captions of a photo."""
-    counts = Counter(noun for text in references for noun in _nouns(text))
-    return {noun for noun, count in counts.items() if count > 1}
+    return {noun for noun, count in _count_nouns(references).items() if count > 1}
 
 
 def main_thing(references: Sequence[str]) -> str:
     """Return the noun, in the singular, of most of the captions of a photo."""
-    counts = Counter(noun for text in references for noun in _nouns(text))
+    counts = _count_nouns(references)
     return max(sorted(counts), key=counts.__getitem__)
 
 
 def names_a_thing(text: str, references: Sequence[str]) -> bool:
     """Return whether a caption has a noun of at least two of a photo's captions."""
     return not things(references).isdisjoint(_nouns(text))
+
+
+def _count_nouns(references: Sequence[str]) -> Counter[str]:
+    """Return in how many captions of a photo each noun is."""
+    return Counter(noun for text in references for noun in _nouns(text))
 
 
 def _nouns(text: str) -> set[str]:

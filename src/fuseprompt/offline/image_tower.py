@@ -204,8 +204,9 @@ class ImageTower:
         network = EfficientNetLite0()
         _fill(network, folder / "efficientnet.safetensors")
         class_features = _read(folder / "conse.safetensors")["class_features"].float()
-        head = None if head_path is None else ImageHead()
-        if head is not None and head_path is not None:
+        head = None
+        if head_path is not None:
+            head = ImageHead()
             _fill(head, head_path)
         return cls(network, head, conse=Conse(class_features))
 

@@ -101,7 +101,7 @@ class _AdditiveScorer:
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
         """Return the loss of each text's output moved by each word's row less the mean row."""
         # Of all places between the words of a text one is computed.
-        pairs = zip(_texts(positions), positions.problems.tolist(), strict=True)
+        pairs = zip(positions.texts, positions.problems.tolist(), strict=True)
         first: dict[tuple[str, int, int], int] = {}
         keys = [(*pair, n) for pair, n in zip(pairs, positions.count_words(), strict=True)]
         for i, key in enumerate(keys):
@@ -110,7 +110,7 @@ class _AdditiveScorer:
             number = {key: i for i, key in enumerate(first)}
             moved = self.word_initial(positions[list(first.values())], tokens)
             return moved[torch.tensor([number[key] for key in keys], device=moved.device)]
-        own, state = self._own_outputs(positions), self.state
+        own, state = self._own(positions), self.state
         share = _SHARE_INITIAL * _shrinkage(positions, added=1).to(own.device)
         rows = state.words.row_of[tokens]
         known = rows.clamp_min(0)
@@ -137,7 +137,7 @@ class _AdditiveScorer:
         self, positions: Positions, tokens: Int[Tensor, "n c"]
     ) -> Float[Tensor, "n c"]:
         """Return the loss of each text's output moved by what each token does to its last word."""
-        own = self._own_outputs(positions)
+        own = self._own(positions)
         if not tokens.numel():
             return torch.zeros(tokens.shape, device=own.device)
         lasts = [last_word(left).strip() for left in positions.left]
@@ -178,22 +178,10 @@ class _AdditiveScorer:
             losses.append(self.loss.term.compare_products(products, directions[None]))
         return torch.stack(losses)
 
-    def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
-        """Return the output of each text without a token at its position, if it is not known."""
-        texts, loss = _texts(positions), self.loss
-        known = loss.known if isinstance(loss, BoundTerm) else self.outputs
-        unknown = sorted(set(texts) - set(known))
-        outputs = dict(known)
-        if unknown:
-            ids = encode_whole(self.loss.model.tokenizer, unknown)
-            with torch.no_grad():
-                outputs.update(zip(unknown, loss.model.outputs(ids).float(), strict=True))
-            self.reader.cost += len(unknown)
-            if isinstance(loss, BoundTerm):
-                loss.remember(outputs)
-            else:
-                self.outputs.update(outputs)
-        return torch.stack([outputs[text] for text in texts])
+    def _own(self, positions: Positions) -> Float[Tensor, "n o"]:
+        outputs, num_read = own_outputs(self.loss, positions, self.outputs)
+        self.reader.cost += num_read
+        return outputs
 
     def _losses(
         self,
@@ -233,9 +221,26 @@ class _AdditiveScorer:
         return (losses - at)[:, None] + (at[:, None] + s * across) / length.clamp_min(1e-6)
 
 
-def _texts(positions: Positions) -> list[str]:
-    """Return each text without a token at its position."""
-    return [a + b for a, b in zip(positions.left, positions.right, strict=True)]
+def own_outputs(
+    loss: EmbedLoss, positions: Positions, kept: dict[str, Tensor]
+) -> tuple[Float[Tensor, "n o"], int]:
+    """Return the output of each text without a token at its position, and how many were read.
+
+    What was read is kept by the term, or in `kept` where a loss is none.
+    """
+    known = loss.known if isinstance(loss, BoundTerm) else kept
+    unknown = sorted(set(positions.texts) - set(known))
+    outputs = dict(known)
+    if unknown:
+        read = getattr(loss.model, "outputs_of_many", loss.model.outputs)
+        with torch.no_grad():
+            new = read(encode_whole(loss.model.tokenizer, unknown)).float()
+        outputs.update(zip(unknown, new, strict=True))
+        if isinstance(loss, BoundTerm):
+            loss.remember(outputs)
+        else:
+            kept.update(outputs)
+    return torch.stack([outputs[text] for text in positions.texts]), len(unknown)
 
 
 def _shrinkage(positions: Positions, *, added: int) -> Float[Tensor, " n"]:

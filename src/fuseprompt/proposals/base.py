@@ -52,6 +52,11 @@ class Positions:
         left, right = (tuple(texts[i] for i in index) for texts in (self.left, self.right))
         return Positions(left, right, self.problems[index])
 
+    @property
+    def texts(self) -> list[str]:
+        """Each text without a token at its position."""
+        return [left + right for left, right in zip(self.left, self.right, strict=True)]
+
     def count_words(self) -> list[int]:
         """Return the white-space words of each text, without a token at its position."""
         pairs = zip(self.left, self.right, strict=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fuseprompt.models.base import EmbedLoss, HasVocabulary, TextModel
 from fuseprompt.objective.activation import HiddenStates
+from fuseprompt.proposals.additive import own_outputs
 from fuseprompt.proposals.base import Positions
 from fuseprompt.text.retokenize import RetokenizationTable, encode_whole
 
@@ -90,10 +91,10 @@ class _ScanScorer:
     loss: EmbedLoss
     state: _ScanState
     cost: float = 0.0
-    known: dict[str, Tensor] = field(default_factory=dict)  # outputs of the last texts
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     def word_initial(self, positions: Positions, tokens: Int[Tensor, " w"]) -> Float[Tensor, "n w"]:
-        own = self._own_outputs(positions)
+        own = self._own(positions)
         row_of, vectors = self.state.found
         rows = row_of[tokens]
         known = torch.nonzero(rows >= 0).flatten()
@@ -109,18 +110,10 @@ class _ScanScorer:
     def word_internal(
         self, positions: Positions, tokens: Int[Tensor, "n c"]
     ) -> Float[Tensor, "n c"]:
-        own = self._own_outputs(positions)
+        own = self._own(positions)
         return self.loss.compare(own, positions.problems)[:, None].expand(tokens.shape)
 
-    def _own_outputs(self, positions: Positions) -> Float[Tensor, "n o"]:
-        texts = [left + right for left, right in zip(positions.left, positions.right, strict=True)]
-        model, known = self.loss.model, self.known
-        new = sorted({*texts} - {*known})
-        self.cost += len(new)
-        if new:
-            read = getattr(model, "outputs_of_many", model.outputs)
-            with torch.no_grad():
-                outputs = read(encode_whole(model.tokenizer, new)).float()
-            known = known | dict(zip(new, outputs, strict=True))
-        self.known = {text: known[text] for text in texts}
-        return torch.stack([known[text] for text in texts])
+    def _own(self, positions: Positions) -> Float[Tensor, "n o"]:
+        outputs, num_read = own_outputs(self.loss, positions, self.kept)
+        self.cost += num_read
+        return outputs
