@@ -88,7 +88,7 @@ objective = Objective(
         Elsewhere(encoder, weight=24.0),
     ]
 )
-method = AutoDAN(steps=6, proposal=Gradient(), beam_width=5, search_width=32)
+method = AutoDAN(steps=6, proposal=Gradient(), beam_width=3, search_width=16)
 for avoid in ("economy", "a cat"):
     (result,) = minimize(
         objective, method, image="examples/photos/cat.jpg", avoid=avoid, prefix="An image of"

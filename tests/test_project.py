@@ -12,12 +12,17 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from jaxtyping import TypeCheckError
 from PIL import Image
+
+from fuseprompt.models.batching import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -311,6 +316,15 @@ def test_the_check_of_other_pythons_finds_what_they_cannot_read(tmp_path: Path) 
     assert (
         subprocess.run(check, cwd=ROOT, env=env, capture_output=True, check=False).returncode == 1
     )
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checks", [pytest.param(True, marks=pytest.mark.shapes), False])
+def test_shapes_are_checked_where_that_is_asked_for(checks: bool) -> None:
+    with pytest.raises(TypeCheckError, match="spread") if checks else nullcontext():
+        spread(torch.zeros(1).long(), torch.ones(3).long())
 
 
 # --- README and the other documents ---------------------------------------------------------------

@@ -31,6 +31,7 @@ def found() -> Explanation:
     return explain(PHOTO, [LanguageModelOnly(), Gradient()], tiny_models(), **SMALL)
 
 
+@pytest.mark.shapes
 def test_losses_are_those_of_the_whole_text(found) -> None:
     objective = objective_of(CaptionSettings(), tiny_models())
     bound = objective.bind([Problem("0", {"image": PHOTO}, "An image of")])

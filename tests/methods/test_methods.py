@@ -53,7 +53,10 @@ def test_the_methods_keep_the_protocol() -> None:
     assert all(isinstance(each, Method) for each in methods().values())
 
 
-@pytest.mark.parametrize("setting", ["plain", "template", "constraint", "bound"])
+@pytest.mark.parametrize(
+    "setting",
+    [pytest.param("plain", marks=pytest.mark.shapes), "template", "constraint", "bound"],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reported_loss_is_that_of_the_text_alone(name: str, setting: str) -> None:
     """Of the result, of its alternatives, and of every step where texts are whole."""

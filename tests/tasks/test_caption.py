@@ -186,6 +186,7 @@ def test_every_caption_says_of_itself_whether_it_is_finished(
         assert others[: 3 - i] == [later.text for later in results[i + 1 :]]
 
 
+@pytest.mark.shapes
 def test_a_sentiment_is_a_third_term(tmp_path: Path) -> None:
     (file,) = save_pictures(tmp_path, "a.png")
     settings = replace(SMALL, sentiment="Positive", weights={"sentiment": 3.0})

@@ -91,6 +91,7 @@ def test_the_best_text_of_a_file_is_compared(settings: DreamSettings, tmp_path: 
     assert plain.result.text == one.result.text
 
 
+@pytest.mark.shapes
 def test_a_latent_has_what_its_threshold_leaves(settings: DreamSettings, tmp_path: Path) -> None:
     weight = torch.randn(5, 16, generator=torch.manual_seed(1))
     file = tmp_path / "sae.safetensors"

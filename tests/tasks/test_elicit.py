@@ -31,6 +31,7 @@ def found() -> Elicited:
     return one
 
 
+@pytest.mark.shapes
 def test_nll_and_rank_are_those_of_each_model_in_each_context(found: Elicited) -> None:
     for model, name in ((gpt2(), "first"), (llama(), "second")):
         for i, (template, following) in enumerate(PAIRS):

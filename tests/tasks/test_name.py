@@ -100,6 +100,7 @@ def test_auroc_counts_pairs_and_halves_of_ties() -> None:
     assert auroc(torch.tensor([0.0]), torch.tensor([1.0, 2.0])) == 0.0
 
 
+@pytest.mark.shapes
 def test_several_labels_differ(tmp_path: Path) -> None:
     found = run({k: TEXTS[k] for k in ("dogs", "people")}, NameSettings(labels_per_group=2))
     ranks = [(one.group, one.rank) for one in found]

@@ -87,6 +87,7 @@ def test_a_bad_text_is_one_failure_among_others(models: dict[str, str]) -> None:
     assert "Shorten it." in long
 
 
+@pytest.mark.shapes
 def test_words_may_be_forbidden_and_required(models: dict[str, str]) -> None:
     one, _ = both(models, TEXTS[0], keep=0.0, max_changed=1.0, forbid=("dog",), less_fluent=9.0)
     assert "dog" not in one.text.split()

@@ -68,6 +68,14 @@ class Tokenizer:
     ) -> None:
         from tokenizers import Tokenizer as RustTokenizer
 
+        used = set(backend.get_vocab(with_added_tokens=True).values())
+        self.vocab_size: int = max(used, default=-1) + 1
+        # Before the copy, which walks through all ids: half a minute, if one is 2**31.
+        if self.vocab_size > _MOST_HOLES * (len(used) + 1000):
+            raise TokenizerError(
+                f"{name}: the tokenizer has {len(used):,} tokens and ids up to "
+                f"{self.vocab_size - 1:,}: its file is damaged. Get tokenizer.json again."
+            )
         self._backend = RustTokenizer.from_str(backend.to_str())
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -76,13 +84,6 @@ class Tokenizer:
         self.max_length = max_length
         self.name = name
         self.padding = padding
-        used = set(self.ids_by_token.values())
-        self.vocab_size: int = max(used, default=-1) + 1
-        if self.vocab_size > _MOST_HOLES * (len(used) + 1000):
-            raise TokenizerError(
-                f"{name}: the tokenizer has {len(used):,} tokens and ids up to "
-                f"{self.vocab_size - 1:,}: its file is damaged. Get tokenizer.json again."
-            )
         if unused := sorted(set(range(self.vocab_size)) - used):
             warnings.warn(
                 f"{name}: the tokenizer has no token for {len(unused):,} ids below "

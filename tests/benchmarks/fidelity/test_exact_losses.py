@@ -52,6 +52,7 @@ def test_written_out_special_tokens_are_not_eligible() -> None:
     assert not any(s in t for t in texts for s in ("<|endoftext|>", "[SEP]"))
 
 
+@pytest.mark.shapes
 def test_losses_are_those_of_the_texts_alone(models) -> None:
     tower = models.tower("sentence")
     targets = targets_of(tower, 3)

@@ -57,6 +57,7 @@ def test_the_language_model_orders_by_probability(setting) -> None:
     assert bool((place.log_probs[order].diff() <= 0).all())
 
 
+@pytest.mark.shapes
 def test_a_proposal_orders_by_what_it_predicts(setting) -> None:
     _, place, bound, model = setting
     predicted = ProposalRanker(Gradient(2), "gradient").predict(model, bound, place)

@@ -25,6 +25,8 @@ from fuseprompt.objective.terms import Fluency
 from fuseprompt.text.retokenize import PaddedIds
 from tests import tiny
 
+pytestmark = pytest.mark.shapes
+
 CAPTIONS = {"1": "a happy dog running on the beach", "2": "the train station", "3": ""}
 PEOPLE = {
     "1": ("a dog on the beach", "a happy dog running on the beach"),
