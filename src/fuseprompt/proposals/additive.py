@@ -167,16 +167,23 @@ class _AdditiveScorer:
         assert isinstance(self.loss, BoundTerm)
         assert isinstance(self.loss.term, ProductTerm)
         assert self.products is not None
-        vectors, mean, losses = self.state.vectors, self.state.mean, []
-        for text, problem, s in zip(own, problems.tolist(), share, strict=True):
+        vectors, mean = self.state.vectors, self.state.mean
+        losses = torch.zeros(len(own), len(vectors), device=own.device)
+        for problem in problems.unique().tolist():
             directions = self.products[problem]  # (k, o)
-            every = torch.cat([directions, text[None]])
-            moves = s * (vectors @ every.T - every @ mean)  # (r, k + 1)
-            length = text.square().sum() + 2 * moves[:, -1] + s**2 * self.state.squares
-            products = directions @ text + moves[:, :-1]
-            products = products / length.sqrt().clamp_min(1e-6)[:, None]
-            losses.append(self.loss.term.compare_products(products, directions[None]))
-        return torch.stack(losses)
+            mine = torch.nonzero(problems == problem).flatten()
+            at = mine.to(own.device)
+            texts = own[at]
+            # One product with the table for all texts of a problem: it is larger than any cache.
+            every = torch.cat([directions, texts])
+            moves = vectors @ every.T - every @ mean  # (r, k + n)
+            towards, along = moves.split([len(directions), len(texts)], dim=1)
+            for row, text, s, a in zip(mine.tolist(), texts, share[at], along.T, strict=True):
+                length = text.square().sum() + 2 * s * a + s**2 * self.state.squares
+                products = directions @ text + s * towards
+                products = products / length.sqrt().clamp_min(1e-6)[:, None]
+                losses[row] = self.loss.term.compare_products(products, directions[None])
+        return losses
 
     def _own(self, positions: Positions) -> Float[Tensor, "n o"]:
         outputs, num_read = own_outputs(self.loss, positions, self.outputs)

@@ -121,7 +121,8 @@ class EditState:
                 best = tuple(one for one in best if not begun.is_better(one))
             ended = tuple(one.text for one in best if one.text.endswith(ends))
             active = tuple(one.text for one in best if one.text not in ended)
-            result.append(Found(ended, active, problem.history))
+            exact = {one.text: one.exact for one in best}
+            result.append(Found(ended, active, problem.history, exact))
         return result
 
 
