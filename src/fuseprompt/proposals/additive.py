@@ -169,7 +169,7 @@ class _AdditiveScorer:
         assert self.products is not None
         vectors, mean = self.state.vectors, self.state.mean
         losses = torch.zeros(len(own), len(vectors), device=own.device)
-        for problem in problems.unique().tolist():
+        for problem in torch.unique(problems).tolist():
             directions = self.products[problem]  # (k, o)
             mine = torch.nonzero(problems == problem).flatten()
             at = mine.to(own.device)
@@ -177,7 +177,7 @@ class _AdditiveScorer:
             # One product with the table for all texts of a problem: it is larger than any cache.
             every = torch.cat([directions, texts])
             moves = vectors @ every.T - every @ mean  # (r, k + n)
-            towards, along = moves.split([len(directions), len(texts)], dim=1)
+            towards, along = moves[:, : len(directions)], moves[:, len(directions) :]
             for row, text, s, a in zip(mine.tolist(), texts, share[at], along.T, strict=True):
                 length = text.square().sum() + 2 * s * a + s**2 * self.state.squares
                 products = directions @ text + s * towards
