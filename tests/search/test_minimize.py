@@ -2,18 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fuseprompt.errors import ProblemError
-from fuseprompt.methods import LocalSearch
-from fuseprompt.objective.objective import BoundObjective
 from fuseprompt.objective.problem import Forbid
 from fuseprompt.proposals.additive import AdditiveWordTable
 from fuseprompt.proposals.word_table import WordTable
 from fuseprompt.search.minimize import Progress, describe, iterate, minimize, versions
-from fuseprompt.text.token_classes import SENTENCE_ENDS
 from tests.methods.fixtures import method, objective, problems
 
 
@@ -34,34 +30,6 @@ def test_results_are_yielded_as_groups_finish() -> None:
     assert all(len(p.texts) == 1 and p.steps == 2 for p in seen)
     next(results)
     assert len(seen) > steps
-
-
-@pytest.mark.parametrize(
-    "search", [method(), LocalSearch(3, num_tokens=4)], ids=["grown", "edited"]
-)
-def test_no_text_is_scored_again_whose_losses_are_known(
-    monkeypatch: pytest.MonkeyPatch, search: Any
-) -> None:
-    asked: list[str] = []
-    evaluate = BoundObjective.evaluate
-
-    def listen(self: BoundObjective, texts: Any, problems: Any, **more: Any) -> Any:
-        asked.extend(() if "fluency" in more else texts)
-        return evaluate(self, texts, problems, **more)
-
-    monkeypatch.setattr(BoundObjective, "evaluate", listen)
-    results = minimize(objective(), search, problems()[:2])
-    every = [s for r in results for s in (r, *r.alternatives)]
-    known = [s.text for s in every if s.text.endswith(SENTENCE_ENDS) or search != method()]
-    assert known
-    assert not {*known} & {*asked}
-    for result in results:
-        bound = objective().bind([result.problem])
-        scored = (result, *result.alternatives)
-        for found, alone in zip(
-            scored, evaluate(bound, [s.text for s in scored], [0] * len(scored)), strict=True
-        ):
-            assert found.loss == pytest.approx(alone.loss, abs=1e-4)
 
 
 def test_keyword_targets_are_one_problem() -> None:

@@ -144,8 +144,8 @@ class AutoDAN:
             active = tuple(texts[i] for i in order[:1])
             if not (active or finished):
                 active = (state.bound.problems[problem].prefix,)
-            exact = {entry.text: entry.exact for entry in finished}
-            found.append(Found(tuple(exact), active, state.histories[problem], exact))
+            ended = tuple(entry.text for entry in finished)
+            found.append(Found(ended, active, state.histories[problem]))
         return found
 
     def _growing_rows(self, state: "AutoDANState") -> list[int]:

@@ -133,7 +133,6 @@ class Drafts:
                 tuple(one.text for one in p.best) or (decode(list(p.begun.token_ids)),),
                 (),
                 p.history,
-                {one.text: one.exact for one in p.best},
             )
             for p in state.problems
         ]

@@ -121,8 +121,7 @@ class EditState:
                 best = tuple(one for one in best if not begun.is_better(one))
             ended = tuple(one.text for one in best if one.text.endswith(ends))
             active = tuple(one.text for one in best if one.text not in ended)
-            exact = {one.text: one.exact for one in best}
-            result.append(Found(ended, active, problem.history, exact))
+            result.append(Found(ended, active, problem.history))
         return result
 
 

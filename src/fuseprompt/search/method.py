@@ -1,7 +1,7 @@
 """The protocol of a search method: four pure functions of a state, and what they find."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar, final, runtime_checkable
 
 from fuseprompt.objective.objective import BoundObjective, Evaluation
@@ -36,7 +36,6 @@ class Found:
     finished: tuple[str, ...]
     active: tuple[str, ...]
     history: tuple[HistoryEntry, ...]
-    exact: Mapping[str, Evaluation] = field(default_factory=dict)  # of texts where it is known
 
     def after(self, other: "Found") -> "Found":
         """Return this outcome with what a method before it found."""
@@ -44,8 +43,7 @@ class Found:
         later = tuple(replace(entry, step=entry.step + steps) for entry in self.history)
         finished = tuple(dict.fromkeys((*self.finished, *other.finished)))
         active = tuple(dict.fromkeys((*self.active, *other.active)))
-        exact = {**other.exact, **self.exact}
-        return Found(finished, active, (*other.history, *later), exact)
+        return Found(finished, active, (*other.history, *later))
 
     @property
     def texts(self) -> tuple[str, ...]:

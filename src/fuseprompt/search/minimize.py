@@ -232,7 +232,7 @@ def iterate(
         exact = bound
         if dtypes:
             full = objective.in_fp32()
-            exact, found = full.bind(group, seed=seed), [replace(f, exact={}) for f in found]
+            exact = full.bind(group, seed=seed)
             settings["loss_dtype"] = dict.fromkeys(dtypes, "float32") | full.dtypes
         seconds = (time.monotonic() - started) / len(group)
         for scored, outcome, problem in _rank(exact, found):
@@ -307,12 +307,12 @@ def _rank(
     bound: BoundObjective, found: Sequence[Found]
 ) -> Iterator[tuple[list[Scored], Found, Problem]]:
     """Yield the exact losses of what was found for each problem, the result first."""
-    unknown = [(text, i) for i, f in enumerate(found) for text in f.texts if text not in f.exact]
-    new = bound.evaluate([text for text, _ in unknown], [i for _, i in unknown])
-    evaluations = dict(zip(unknown, new, strict=True))
+    texts = [text for f in found for text in f.texts]
+    index = [i for i, f in enumerate(found) for _ in f.texts]
+    evaluations = iter(bound.evaluate(texts, index))
     tokenizer = bound.objective.primary.tokenizer
-    for i, (outcome, problem) in enumerate(zip(found, bound.problems, strict=True)):
-        exact = [outcome.exact.get(t) or evaluations[t, i] for t in outcome.texts]
+    for outcome, problem in zip(found, bound.problems, strict=True):
+        exact = [next(evaluations) for _ in outcome.texts]
         order = outcome.order(exact, tokenizer)
         yield [Scored.of(outcome.texts[i], exact[i], tokenizer) for i in order], outcome, problem
 
