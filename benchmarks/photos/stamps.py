@@ -25,17 +25,19 @@ import torch
 from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, shard
 from benchmarks.photos.tune_weights import Rule, open_on_white, outcome, search
+from fuseprompt.evaluation.report import markdown_table
 from fuseprompt.objective.problem import Problem
 from fuseprompt.offline.image_tower import ImageTower, class_text
 from fuseprompt.offline.manifest import offline_folder
 from fuseprompt.search.minimize import minimize
 from fuseprompt.tasks.caption import method_of, objective_of
 from fuseprompt.tasks.models import CaptionModels, load_models
-from fuseprompt.tasks.settings import OFFLINE, WEIGHTS, CaptionSettings
+from fuseprompt.tasks.settings import OFFLINE, PREFIX, WEIGHTS, CaptionSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_STAMPS = 40
 GROUP = 4
+TERMS = ("fluency", "image")
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def main() -> None:
     args = parser.parse_args()
     journal = Journal(args.journal)
     if args.report:
-        report(journal, Rule(args.steps, args.ending_nats, method_of(defaults).max_end_nats))
+        print(report(journal, Rule(args.steps, args.ending_nats, method_of(defaults).max_end_nats)))
         return
     torch.set_num_threads(args.threads)
     models = load_models(OFFLINE)
@@ -103,41 +105,47 @@ def judge(models: CaptionModels, image: Any, texts: dict[str, str]) -> dict[str,
     }
 
 
-def report(journal: Journal, rule: Rule) -> None:
-    """Print means, paired differences with intervals, and the captions."""
+def report(journal: Journal, rule: Rule) -> str:
+    """Return the tables: means, paired differences with intervals, and the captions."""
     rows = list(journal.rows.values())
     ours = [outcome(row, rule) for row in rows]
     assert all(end is not None for end in ours), "a stamp without a finished caption"
     matched = [equally_fluent(row) for row in rows]
+    alone, top = ([row[arm] for row in rows] for arm in ("alone", "class"))
     arms = {
         "ours": ours,
-        "alone": [row["alone"] for row in rows],
-        "class": [row["class"] for row in rows],
-        "ours, as fluent as class": matched,
+        "language model alone": alone,
+        "top class": top,
+        "ours, as fluent as top class": matched,
     }
-    for name, ends in arms.items():
-        means = {
-            term: round(sum(end[term] for end in ends) / len(ends), 3)
-            for term in ("fluency", "image")
-        }
-        print(json.dumps({"arm": name, "stamps": len(ends), **means}))
-    strict = [
-        (m, row["class"]) for m, row in zip(matched, rows, strict=True) if m is not row["class"]
+    means = [
+        [name, *(f"{sum(end[term] for end in ends) / len(ends):.3f}" for term in TERMS)]
+        for name, ends in arms.items()
     ]
-    print(json.dumps({"stamps_with_a_text_as_fluent": len(strict)}))
+    found = [(m, t) for m, t in zip(matched, top, strict=True) if m is not t]
     pairs = {
-        "ours - alone": (ours, arms["alone"]),
-        "ours - class": (ours, arms["class"]),
-        "ours, as fluent - class": (matched, arms["class"]),
-        "the same where found": ([m for m, _ in strict], [c for _, c in strict]),
+        "ours less language model alone": (ours, alone),
+        "ours less top class": (ours, top),
+        "ours, as fluent, less top class": (matched, top),
     }
+    if len(found) < len(rows):
+        pairs[f"the same where found, {len(found)} of {len(rows)}"] = zip(*found, strict=True)
+    differences = []
     for name, (left, right) in pairs.items():
-        difference = [a["image"] - b["image"] for a, b in zip(left, right, strict=True)]
-        low, high = (round(bound, 3) for bound in interval(difference))
-        mean = round(sum(difference) / len(difference), 3)
-        print(json.dumps({"image_distance": name, "mean": mean, "low": low, "high": high}))
-    for row, end, equal in zip(rows, ours, matched, strict=True):
-        print(f"{row['truth']}\n    {end['text']}\n    {equal['text']}\n    {row['class']['text']}")
+        each = [a["image"] - b["image"] for a, b in zip(left, right, strict=True)]
+        low, high = interval(each)
+        differences.append([name, f"{sum(each) / len(each):+.3f} [{low:+.3f}, {high:+.3f}]"])
+    texts = [
+        [row["truth"], *(end["text"].removeprefix(PREFIX).strip() for end in (one, row["class"]))]
+        for row, one in zip(rows, ours, strict=True)
+    ]
+    return "\n\n".join(
+        [
+            markdown_table(["arm", "fluency", "image distance"], means),
+            markdown_table(["paired", "image distance"], differences),
+            markdown_table(["what it shows", "ours", "top class"], texts),
+        ]
+    )
 
 
 def equally_fluent(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,11 @@ import torch
 
 from benchmarks.bootstrap import interval
 from benchmarks.journal import Journal, is_named, shard
+from benchmarks.photos import stamps
 from benchmarks.photos.example_captions import report
-from benchmarks.photos.stamps import equally_fluent
 from benchmarks.photos.tune_weights import Rule, outcome
+from fuseprompt.tasks.caption import method_of
+from fuseprompt.tasks.settings import CaptionSettings
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MODULES = sorted(
@@ -106,8 +108,8 @@ def test_the_equally_fluent_text_is_the_closest_of_those_or_the_class_itself() -
         {"text": "near", "fluency": 2.0, "image": 0.3},
         {"text": "clumsy", "fluency": 2.1, "image": 0.1},
     ]
-    assert equally_fluent({"ends": ends, "class": of_class})["text"] == "near"
-    assert equally_fluent({"ends": ends[2:], "class": of_class}) is of_class
+    assert stamps.equally_fluent({"ends": ends, "class": of_class})["text"] == "near"
+    assert stamps.equally_fluent({"ends": ends[2:], "class": of_class}) is of_class
 
 
 def test_an_interval_holds_the_mean_and_repeats_itself() -> None:
@@ -140,3 +142,13 @@ def test_the_committed_journal_makes_the_tables_of_the_photos(capsys) -> None:
     report(Journal(results / "example-captions.jsonl.gz"), words)
     page = (results / "captions.md").read_text("utf-8")
     assert all(table in page for table in capsys.readouterr().out.strip().split("\n\n"))
+
+
+def test_the_tables_of_forty_stamps_are_made_of_the_journal() -> None:
+    method = method_of(CaptionSettings())
+    rule = Rule(CaptionSettings().max_tokens, method.ending_nats, method.max_end_nats)
+    page = (BENCHMARKS / "results" / "captions.md").read_text("utf-8")
+    assert (
+        f"\n\n{stamps.report(Journal(BENCHMARKS / 'results' / 'stamps.jsonl.gz'), rule)}\n\n"
+        in page
+    )
