@@ -34,9 +34,15 @@ def test_the_table_has_whole_targets_and_counts_only_what_is_reached(tmp_path: P
     lines = table(journal).splitlines()
     (nanogcg,) = [line for line in lines if line.startswith("| nanogcg | 5")]
     assert nanogcg == "| nanogcg | 5.00 [5.00, 5.00] | 1 of 2 | 0.05 [-0.40, 0.50] | 2 of 2 |"
-    assert "count). 2 of the 20 targets were run: a text of at most 12" in lines
+    assert "count). 2 of 20 targets were run: a text of at most 12" in lines
     assert "| ours, one search | 1.50 [1.50, 1.50] | 2.00 [2.00, 2.00] | 0 of 2 | 12 |" in lines
     assert len([line for line in lines if "x \\* y" in line]) == 5
+
+
+def test_the_page_is_made_of_the_journal() -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    page = (results / "elicit.md").read_text("utf-8")
+    assert page == table(Journal(results / "elicit.jsonl.gz")) + "\n"
 
 
 def test_a_rival_ends_with_its_best_text_when_its_seconds_are_used_up() -> None:
