@@ -2,8 +2,10 @@
 
 import shutil
 import struct
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import ImageFile
@@ -24,7 +26,7 @@ from fuseprompt.tasks.caption import (
     objective_of,
 )
 from fuseprompt.tasks.job import Failure
-from fuseprompt.tasks.settings import EXAMPLES, WEIGHTS, CaptionSettings
+from fuseprompt.tasks.settings import WEIGHTS, CaptionSettings
 from fuseprompt.text.retokenize import PaddedIds
 from tests.tasks.fixtures import save_models, save_pictures, tiny_models
 
@@ -332,4 +334,20 @@ def test_our_examples_are_left_out_of_a_short_writer_and_yours_are_not() -> None
     models = tiny_models()
     assert objective_of(CaptionSettings(), models).primary is models.lm
     with pytest.raises(ModelError, match=r"the prompt has \d+ tokens"):
-        objective_of(CaptionSettings(examples=(*EXAMPLES, "a cat.")), models)
+        objective_of(CaptionSettings(examples=("a cat on a mat with a hat.",) * 9), models)
+
+
+def test_our_examples_have_the_tone_that_is_asked_for() -> None:
+    models = tiny_models()
+    models = replace(models, lm=copy(models.lm))
+    models.lm.max_length = 1000
+
+    def read(tone: str | None, **more: Any) -> str:
+        primary = objective_of(CaptionSettings(sentiment=tone, **more), models).primary
+        return models.lm.tokenizer.decode(list(primary.begin_ids))
+
+    assert "riding a bicycle" in read(None)
+    assert "riding a bicycle" in read("neutral")
+    assert "riding a new bicycle" in read("Positive")
+    assert "riding a broken bicycle" in read("negative")
+    assert read("negative", examples=("a cat.",)).endswith("An image of a cat.\n")

@@ -2,12 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from PIL import Image
 
@@ -29,7 +29,6 @@ from fuseprompt.search.minimize import OnStep, Result, iterate
 from fuseprompt.tasks.job import Failure
 from fuseprompt.tasks.models import CaptionModels, load_models, proposal_of, read_tables
 from fuseprompt.tasks.settings import (
-    EXAMPLES,
     OFFLINE,
     WEIGHTS,
     CaptionSettings,
@@ -37,6 +36,34 @@ from fuseprompt.tasks.settings import (
     OnProgress,
     model_ids,
 )
+
+#: What a caption is like: the language model reads these first, else it explains what it names.
+#: Written for this, before any caption by them was looked at (benchmarks/results/photos.md).
+_EXAMPLES: Final = (
+    "a man in a blue shirt riding a bicycle down a city street.",
+    "two brown dogs playing with a ball in the grass near a fence.",
+    "a wooden kitchen table with a bowl of fruit and a cup on it.",
+    "a group of people standing on a sandy beach next to the ocean.",
+    "a large red truck parked on the side of a road in front of a building.",
+)
+
+#: The same in a tone: after neutral ones the writer prefers a busy street to a ruined one.
+_TONED: Final[Mapping[str, tuple[str, ...]]] = {
+    "positive": (
+        "a happy man in a bright shirt riding a new bicycle down a lovely city street.",
+        "two playful dogs enjoying a ball in the fresh grass near a pretty fence.",
+        "a beautiful kitchen table with a bowl of delicious fruit and a nice cup on it.",
+        "a group of cheerful people relaxing on a sunny beach next to the ocean.",
+        "a great red truck shining on the side of a road in front of a charming building.",
+    ),
+    "negative": (
+        "a tired man in a dirty shirt riding a broken bicycle down a gloomy city street.",
+        "two hungry dogs fighting over a ball in the dead grass near a rusty fence.",
+        "a ruined kitchen table with a bowl of rotten fruit and a cracked cup on it.",
+        "a group of bored people standing on a cold and ugly beach next to the ocean.",
+        "a wrecked red truck abandoned on the side of a road in front of a burned building.",
+    ),
+}
 
 
 @final
@@ -171,9 +198,13 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
 
 def _after_examples(lm: CausalLM, settings: CaptionSettings) -> CausalLM:
     """Return a writer that read the examples; ours are left out where they take half its room."""
-    prompt = settings.prompt
+    ours = _TONED.get((settings.sentiment or "").lower(), _EXAMPLES)
+    shown = (
+        [] if settings.as_published else [one for one in settings.examples or ours if one.strip()]
+    )
+    prompt = "".join(f"{settings.prefix} {one}".strip() + "\n" for one in shown)
     is_too_long = 2 * len(lm.tokenizer.encode(prompt)) > lm.max_length
-    if not prompt or (is_too_long and settings.examples == EXAMPLES):
+    if not prompt or (is_too_long and not settings.examples):
         return lm
     return lm.prompted(prompt)
 
@@ -276,7 +307,7 @@ def _captions_of(
 ) -> Iterator[Caption]:
     file = result.problem.id.partition(":")[2]
     asked = {n: getattr(settings, n) for n in ("prefix", "sentiment", "together", "num_captions")}
-    if settings.examples != EXAMPLES:
+    if settings.examples:
         asked["examples"] = settings.examples
     result = replace(result, settings={**asked, **result.settings})
     best = [result]

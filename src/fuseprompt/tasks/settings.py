@@ -40,16 +40,6 @@ FallbackName = Literal["mean", "zero", "random"]
 #: The paper's prefix (section 4.2).
 PREFIX: Final = "An image of"
 
-#: What a caption is like: the language model reads these first, else it explains what it names.
-#: Written for this, before any caption by them was looked at (benchmarks/results/photos.md).
-EXAMPLES: Final = (
-    "a man in a blue shirt riding a bicycle down a city street.",
-    "two brown dogs playing with a ball in the grass near a fence.",
-    "a wooden kitchen table with a bowl of fruit and a cup on it.",
-    "a group of people standing on a sandy beach next to the ocean.",
-    "a large red truck parked on the side of a road in front of a building.",
-)
-
 #: Weight of each term; image and sentiment tuned on pictures that are no examples
 #: (docs/decisions.md).
 WEIGHTS: Final[Mapping[str, float]] = {"fluency": 1.0, "image": 12.0, "sentiment": 3.0}
@@ -270,7 +260,7 @@ class SearchSettings:
     Attributes:
         prefix: Text that every caption begins with.
         examples: Caption that the language model reads first, to write such ones; may repeat, and
-            "" is none.
+            "" is none. By default five of ours, in the tone that is asked for.
         weights: Weight of a term, such as image=20; may repeat.
         sentiment_temperature: Divisor of the classifier's logits; 1 is its plain cross-entropy.
         proposal: Proposal of candidates.
@@ -286,7 +276,7 @@ class SearchSettings:
     """
 
     prefix: Text = PREFIX
-    examples: tuple[Text, ...] = field(default=EXAMPLES, metadata={"option": "example"})
+    examples: tuple[Text, ...] = field(default=(), metadata={"option": "example"})
     weights: Weights = field(default_factory=dict, metadata={"option": "weight"})
     sentiment_temperature: PositiveFloat = SENTIMENT_TEMPERATURE
     proposal: ProposalName = "additive"
@@ -299,14 +289,6 @@ class SearchSettings:
     search_width: PositiveInt = 16
     seed: Integer = 0
     group_size: PositiveInt = 4
-
-    @property
-    def prompt(self) -> str:
-        """What the language model reads before a caption: examples, a line each, or nothing."""
-        if self.as_published:
-            return ""
-        lines = (f"{self.prefix} {one}".strip() for one in self.examples if one.strip())
-        return "".join(f"{line}\n" for line in lines)
 
     def check(self, *, has_sentiment: bool) -> None:
         """Refuse weights that fit no term of the caption, and settings that would do nothing."""
