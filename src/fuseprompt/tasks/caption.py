@@ -47,8 +47,8 @@ _EXAMPLES: Final = (
     "a large red truck parked on the side of a road in front of a building.",
 )
 
-#: The same in a tone: after neutral ones the writer prefers a busy street to a ruined one.
-_TONED: Final[Mapping[str, tuple[str, ...]]] = {
+#: The same for a sentiment: after neutral ones the writer prefers a busy street to a ruined one.
+_BY_SENTIMENT: Final[Mapping[str, tuple[str, ...]]] = {
     "positive": (
         "a happy man in a bright shirt riding a new bicycle down a lovely city street.",
         "two playful dogs enjoying a ball in the fresh grass near a pretty fence.",
@@ -198,7 +198,7 @@ def objective_of(settings: CaptionSettings, models: CaptionModels) -> Objective:
 
 def _after_examples(lm: CausalLM, settings: CaptionSettings) -> CausalLM:
     """Return a writer that read the examples; ours are left out where they take half its room."""
-    ours = _TONED.get((settings.sentiment or "").lower(), _EXAMPLES)
+    ours = _BY_SENTIMENT.get((settings.sentiment or "").lower(), _EXAMPLES)
     shown = (
         [] if settings.as_published else [one for one in settings.examples or ours if one.strip()]
     )

@@ -260,7 +260,7 @@ class SearchSettings:
     Attributes:
         prefix: Text that every caption begins with.
         examples: Caption that the language model reads first, to write such ones; may repeat, and
-            "" is none. By default five of ours, in the tone that is asked for.
+            "" is none. By default five of ours, of the sentiment that is asked for.
         weights: Weight of a term, such as image=20; may repeat.
         sentiment_temperature: Divisor of the classifier's logits; 1 is its plain cross-entropy.
         proposal: Proposal of candidates.
