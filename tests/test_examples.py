@@ -9,6 +9,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.offline
+@pytest.mark.slow
 def test_groups_of_messages_get_names(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "name.py"))
     lines = capsys.readouterr().out.splitlines()

@@ -62,6 +62,7 @@ def test_the_notebook_shows_what_the_offline_models_say(
         assert printed == shown
 
 
+@pytest.mark.slow
 def test_the_custom_term_keeps_a_text_away_from_its_target(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_the_extensions_of_the_page_work(
     assert found == ran["found"].text
 
 
+@pytest.mark.slow
 def test_the_example_of_elicit_finds_a_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
