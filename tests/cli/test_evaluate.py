@@ -231,8 +231,10 @@ def test_what_is_missing_is_named(tmp_path, capsys, monkeypatch, models, data) -
 
 def start(arguments: list[str]) -> "subprocess.Popen[str]":
     code = "import sys; from fuseprompt.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    # What a shell starts in the background ignores SIGINT, and so would this.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", listen + code, *arguments], stderr=subprocess.PIPE, text=True
     )
 
 
