@@ -1,5 +1,6 @@
 """Texts that elicit: what is reported is what the models do, and bad items cost one record."""
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ PAIRS = [("{} The sky is", " blue"), ("{}", " green grass")]
 
 
 def objective():
-    models = [gpt2(), llama()]
+    models = [copy(gpt2()), copy(llama())]  # All tests share the models, and their names.
     for model, name in zip(models, ("first", "second"), strict=True):
         model.name = name
     return objective_for(models, SETTINGS)
