@@ -27,10 +27,10 @@ prepare: .venv/.runtime
 	@.venv/bin/fuseprompt prepare
 
 test: .venv/.dev prepare
-	$(THREADS) .venv/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(THREADS) .venv/bin/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-slow: .venv/.dev prepare
-	$(THREADS) .venv/bin/python -m pytest -n 2 --dist worksteal -m "slow and not gpu and not hub" $(PYTEST_ARGS)
+	$(THREADS) .venv/bin/python -m pytest -n 2 -m "slow and not gpu and not hub" $(PYTEST_ARGS)
 
 site: .venv/.dev
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
