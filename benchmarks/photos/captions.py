@@ -33,7 +33,7 @@ from fuseprompt.tasks.settings import OFFLINE, PREFIX, CaptionSettings
 
 JOURNAL: Final = Path(__file__).parents[1] / "results" / "photos.jsonl.gz"
 
-#: Searches; the journal also has rows of two that are no more in the code (the page says which).
+#: Searches; the journal also has rows of others that are no more in the code (the page says which).
 ARMS: Final = {
     "default": CaptionSettings(),
     "without examples": CaptionSettings(examples=("",)),
