@@ -165,8 +165,11 @@ class PretrainedModel(ABC):
         Raises:
             ModelError: If there are such weights.
         """
-        # An attention may take scores that are no numbers for masked ones, and so hide them.
-        weights = {name: weight.detach() for name, weight in self.module.named_parameters()}
+        # An attention may take scores that are no numbers for masked ones, and so hide them. What
+        # the files lack may be left as the memory was; whether it is used is asked below.
+        lacking = {*found["missing_keys"], *(key[0] for key in found["mismatched_keys"])}
+        every = self.module.named_parameters()
+        weights = {name: weight.detach() for name, weight in every if name not in lacking}
         sums = {name: w.abs().sum(dtype=torch.float32) for name, w in weights.items()}
         infinite = [name for name, total in sums.items() if not total.isfinite()]
         whole = find_whole_numbers(Path(self.source or ""), weights)
