@@ -1,5 +1,7 @@
 """Batches by length: order kept, no padding seen, as large as fits; fp32 without TF32."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -22,8 +24,9 @@ def usual() -> PassSize:
     return PassSize(TOKENS_PER_PASS, CPU)
 
 
-def first_and_sum(ids: Tensor, embeds: Tensor | None) -> Tensor:
+def first_and_sum(rows: PaddedIds, embeds: Tensor | None) -> Tensor:
     """Return first id, sum of ids and length of each row; embeddings count by their sum."""
+    ids = rows.ids
     total = ids.sum(1) if embeds is None else embeds.sum((1, 2))
     return torch.stack([ids[:, 0], total, torch.full_like(ids[:, 0], ids.shape[1])], 1)
 
@@ -46,9 +49,9 @@ def test_embeddings_follow_their_rows(rows: list[list[int]]) -> None:
 def test_no_pass_is_larger_than_allowed() -> None:
     sizes: list[tuple[int, int]] = []
 
-    def watch(ids: Tensor, embeds: Tensor | None) -> Tensor:
-        sizes.append((ids.shape[0], ids.shape[1]))
-        return ids[:, :1]
+    def watch(rows: PaddedIds, embeds: Tensor | None) -> Tensor:
+        sizes.append((rows.ids.shape[0], rows.ids.shape[1]))
+        return rows.ids[:, :1]
 
     rows = PaddedIds(torch.ones(3000, 7, dtype=torch.long), torch.full((3000,), 7))
     run_by_length(watch, rows, size=usual())
@@ -64,6 +67,34 @@ def test_a_row_longer_than_a_pass_runs_alone() -> None:
         long,
         long,
     ]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
+def test_lengths_are_joined_where_padding_costs_less_than_a_pass(lengths: list[int]) -> None:
+    groups = list(usual().join(torch.tensor(lengths)))
+    assert sorted(torch.cat(groups).tolist()) == list(range(len(lengths)))
+    own = [sorted(lengths[i] for i in group.tolist()) for group in groups]
+    for shorter, longer in itertools.pairwise(own):
+        assert shorter[-1] < longer[0]  # ... and not joined:
+        assert (longer[-1] - shorter[-1]) * shorter.count(shorter[-1]) > 64
+    for group in own:
+        assert all((group[-1] - n) * group.count(n) <= 64 for n in group)
+
+
+def test_rows_of_joined_lengths_are_padded_with_zeros_and_come_back_in_order() -> None:
+    rows = [[1, 2], [3], [4, 5, 6], [7] * 300, [8] * 299]
+    passes: list[tuple[list[int], int]] = []
+
+    def watch(padded: PaddedIds, embeds: Tensor | None) -> Tensor:
+        assert all(
+            not any(row[n:]) for row, n in zip(padded.ids.tolist(), padded.lengths, strict=True)
+        )
+        passes.append((padded.lengths.tolist(), padded.ids.shape[1]))
+        return torch.stack([padded.ids.sum(1), padded.lengths], 1)
+
+    got = run_by_length(watch, PaddedIds.from_lists(rows), size=usual(), masks=True)
+    assert got.tolist() == [[sum(row), len(row)] for row in rows]
+    assert passes == [([2, 1, 3], 3), ([300, 299], 300)]
 
 
 def test_gradients_reach_the_right_row() -> None:
@@ -84,7 +115,8 @@ class Machine:
         self.failed = 0
         self.fitted: list[int] = []
 
-    def __call__(self, ids: Tensor, embeds: Tensor | None) -> Tensor:
+    def __call__(self, rows: PaddedIds, embeds: Tensor | None) -> Tensor:
+        ids = rows.ids
         if ids.numel() > self.tokens:
             self.failed += 1
             raise self.error(SAYS if self.error is RuntimeError else "CUDA out of memory.")

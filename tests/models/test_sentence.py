@@ -8,6 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Rust
 from torch.nn.functional import normalize
+from transformers import BertModel
 
 from fuseprompt.errors import ModelError
 from fuseprompt.models.base import TextModel
@@ -16,7 +17,14 @@ from fuseprompt.models.hub import load
 from fuseprompt.text.retokenize import PaddedIds
 from fuseprompt.text.tokenizer import Tokenizer
 from tests.text.tiny import LINES
-from tests.tiny import bert_module, bert_tokenizer, save_folder, sentence_encoder
+from tests.tiny import (
+    bert_config,
+    bert_module,
+    bert_tokenizer,
+    save_folder,
+    seeded,
+    sentence_encoder,
+)
 
 TEXTS = [*LINES[:6], "a", "", "the museum"]
 
@@ -33,6 +41,35 @@ def test_a_batch_of_one_is_a_batch_of_many() -> None:
     many = sentence_encoder().encode(TEXTS)
     alone = torch.cat([sentence_encoder().encode([t]) for t in TEXTS])
     torch.testing.assert_close(many, alone, atol=1e-5, rtol=1e-5)
+
+
+def shapes_read(model: Any, texts: list[str]) -> list[tuple[int, ...]]:
+    """Return the shapes of the ids of each pass over texts."""
+    seen: list[tuple[int, ...]] = []
+    layer = model.module.get_input_embeddings()
+    handle = layer.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
+    model.encode(texts)
+    handle.remove()
+    return seen
+
+
+def test_few_texts_of_like_length_are_one_pass() -> None:
+    rows = [len(ids) for ids in sentence_encoder().tokenizer.encode_batch(TEXTS)]
+    assert len(set(rows)) > 2
+    assert sentence_encoder().can_pad
+    assert shapes_read(sentence_encoder(), TEXTS) == [(len(rows), max(rows) + 2)]
+
+
+def test_a_body_that_reads_its_padding_gets_none() -> None:
+    class Blind(BertModel):
+        def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
+            return super().forward(input_ids=input_ids)
+
+    body = seeded(2, lambda: Blind(bert_config()))
+    model = SentenceEncoder(body, Tokenizer.from_hf(bert_tokenizer()), name="blind")
+    assert not model.can_pad
+    assert len(shapes_read(model, TEXTS)) > 1
+    torch.testing.assert_close(model.encode(TEXTS), sentence_encoder().encode(TEXTS))
 
 
 def test_the_first_position_is_pooled_where_the_folder_says_so(tmp_path: Path) -> None:

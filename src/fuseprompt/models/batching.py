@@ -1,4 +1,4 @@
-"""Forward passes over many texts: equal lengths together, as large as memory allows, in full fp32.
+"""Forward passes over many texts: like lengths together, as large as memory allows, in full fp32.
 
 Every pass of every model goes through a `PassSize`, which starts from an estimate, tries again with
 half of it when an allocation fails, and remembers what fitted. Results are the same whatever it is.
@@ -22,10 +22,13 @@ TOKENS_PER_PASS: Final = 4096
 #: Weights of a model that is loaded take this much more memory for a while.
 _LOADING_FACTOR: Final = 1.2
 
+#: Tokens that take as long as the weights take to come out of memory, once for each pass.
+_TOKENS_OF_WEIGHTS: Final = 64
+
 #: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
 _ACCELERATOR_FACTOR: Final = 16
 
-Forward = Callable[[Int[Tensor, "b s"], Float[Tensor, "b s d"] | None], Float[Tensor, "b o"]]
+Forward = Callable[[PaddedIds, Float[Tensor, "b s d"] | None], Float[Tensor, "b o"]]
 
 T = TypeVar("T")
 
@@ -55,8 +58,25 @@ class PassSize:
     def __init__(self, tokens: int, device: torch.device) -> None:
         if tokens < 1:
             raise ValueError(f"tokens must be at least 1, was: {tokens}.")
+        factor = 1 if device.type == "cpu" else _ACCELERATOR_FACTOR
         self.device = device
-        self.tokens = tokens * (1 if device.type == "cpu" else _ACCELERATOR_FACTOR)
+        self.tokens = tokens * factor
+        self._most_padding = _TOKENS_OF_WEIGHTS * factor
+
+    def join(self, lengths: Int[Tensor, " n"]) -> Iterator[Int[Tensor, " g"]]:
+        """Yield the rows of each pass: those of a length, and shorter ones where padding is cheap.
+
+        Padding is cheap if it takes less time than another pass over few rows.
+        """
+        values, counts = torch.unique(lengths, return_counts=True)
+        groups: list[list[int]] = []
+        for length, count in zip(values.flip(0).tolist(), counts.flip(0).tolist(), strict=True):
+            if groups and (groups[-1][0] - length) * count <= self._most_padding:
+                groups[-1].append(length)
+            else:
+                groups.append([length])
+        for group in reversed(groups):
+            yield torch.nonzero((lengths >= group[-1]) & (lengths <= group[0])).flatten()
 
     def run(
         self, rows: Int[Tensor, " n"], row_tokens: int, compute: Callable[[Int[Tensor, " c"]], T]
@@ -105,22 +125,26 @@ def run_by_length(
     size: PassSize,
     embeds: Float[Tensor, "b s d"] | None = None,
     padded_to: int = 1,
+    masks: bool = False,
 ) -> Float[Tensor, "b o"]:
-    """Return fp32 outputs of `forward`, called on batches of rows of equal length, in row order.
+    """Return fp32 outputs of `forward`, called on batches of rows, in row order.
 
-    Equal lengths need no mask and no padding, so a row's numbers cannot depend on its neighbours.
-    A row counts at least `padded_to` tokens, so that passes of expensive rows stay small.
+    Batches hold rows of one length, which need no mask, so that a row's numbers cannot depend on
+    its neighbours; or of a few lengths where `forward` looks at the lengths (`masks`). A row counts
+    at least `padded_to` tokens, so that passes of expensive rows stay small.
     """
+    lengths = token_ids.lengths
+    alike = (torch.nonzero(lengths == length).flatten() for length in torch.unique(lengths))
     parts, order = [], []
-    for length in torch.unique(token_ids.lengths).tolist():
+    for rows in size.join(lengths) if masks else alike:
+        width = int(lengths[rows].max())
 
-        def compute(chunk: Tensor, length: int = length) -> Tensor:
-            ids = token_ids.ids[chunk, :length].to(size.device)
-            part = None if embeds is None else embeds[chunk.to(embeds.device), :length]
-            return forward(ids, part).float()
+        def compute(chunk: Tensor, width: int = width) -> Tensor:
+            ids = token_ids.ids[chunk, :width].to(size.device)
+            part = None if embeds is None else embeds[chunk.to(embeds.device), :width]
+            return forward(PaddedIds(ids, lengths[chunk]), part).float()
 
-        rows = torch.nonzero(token_ids.lengths == length).flatten()
-        for chunk, outputs in size.run(rows, max(length, padded_to), compute):
+        for chunk, outputs in size.run(rows, max(width, padded_to), compute):
             parts.append(outputs)
             order.append(chunk)
     return put_back(parts, order)

@@ -155,8 +155,8 @@ class CausalLM(PretrainedModel):
         is_counted = torch.arange(width, device=nll.device) >= width - counted[:, None]
         return (nll * is_counted).sum(dim=1) / counted
 
-    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b v"]:
-        return torch.log_softmax(self._last_logits(ids, 1)[:, -1].float(), dim=-1)
+    def _compute(self, ids: Int[Tensor, "b s"], **masked: Any) -> Float[Tensor, "b v"]:
+        return torch.log_softmax(self._last_logits(ids, 1, **masked)[:, -1].float(), dim=-1)
 
     def _last_logits(
         self, ids: Int[Tensor, "b s"], count: int | Int[Tensor, " k"], **more: Any
@@ -304,29 +304,32 @@ class CausalLM(PretrainedModel):
         """
         num_begin = len(self.begin_ids)
         past, known = self._read_shared(token_ids, num_given)
+        rows = prepend_beginning(self, PaddedIds.from_lists(token_ids))
         results: list[Tensor | None] = [None] * len(token_ids)
-        by_length: dict[int, list[int]] = {}
-        for i, row in enumerate(token_ids):
-            by_length.setdefault(len(row), []).append(i)
-        for length, alike in by_length.items():
 
-            def compute(chunk: Tensor) -> tuple[Tensor, Tensor]:
-                own = torch.tensor([list(token_ids[i]) for i in chunk.tolist()], dtype=torch.long)
-                ids = self._begin(own).to(self.device)
-                if known:
-                    copies = (len(ids), -1, -1, -1)
-                    same = tuple((k.expand(copies), v.expand(copies)) for k, v in past)
-                    log_probs, _ = self.read_from(ids[:, known:], same)
-                else:
-                    log_probs = torch.log_softmax(self.module(input_ids=ids).logits.float(), dim=-1)
-                follows = -log_probs[:, :-1].gather(-1, ids[:, known + 1 :, None])[..., 0]
-                ends = log_probs[:, -1][:, self.end_ids.to(self.device)]
-                return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
+        def compute(chunk: Tensor) -> tuple[Tensor, Tensor]:
+            # Padding is on the right, where a causal model does not look.
+            lengths = rows.lengths[chunk]
+            ids = rows.ids[chunk, : int(lengths.max())].to(self.device)
+            if known:
+                copies = (len(ids), -1, -1, -1)
+                same = tuple((k.expand(copies), v.expand(copies)) for k, v in past)
+                log_probs, _ = self.read_from(ids[:, known:], same)
+            else:
+                log_probs = torch.log_softmax(self.module(input_ids=ids).logits.float(), dim=-1)
+            follows = -log_probs[:, :-1].gather(-1, ids[:, known + 1 :, None])[..., 0]
+            last = (lengths - 1 - known).to(self.device)
+            ends = log_probs[torch.arange(len(ids), device=self.device), last]
+            ends = ends[:, self.end_ids.to(self.device)]
+            return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
 
-            for chunk, (follows, end) in self._nll_size.run(torch.tensor(alike), length, compute):
+        for alike in self._nll_size.join(rows.lengths):
+            width = int(rows.lengths[alike].max())
+            for chunk, (follows, end) in self._nll_size.run(alike, width, compute):
                 for j, i in enumerate(chunk.tolist()):
                     first = max(num_begin + num_given[i], 1)
-                    results[i] = torch.cat([follows[j, first - 1 - known :], end[j : j + 1]])
+                    own = slice(first - 1 - known, int(rows.lengths[i]) - 1 - known)
+                    results[i] = torch.cat([follows[j, own], end[j : j + 1]])
         return [r for r in results if r is not None]
 
     def _read_shared(

@@ -111,9 +111,13 @@ class SentenceEncoder(PretrainedModel):
         """Return the normalised vectors of texts, shape (b, o)."""
         return self.outputs(encode_whole(self.tokenizer, texts))
 
-    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-        hidden = self.module(input_ids=ids).last_hidden_state.float()
-        pooled = hidden[:, 0] if self.pools_first else hidden.mean(dim=1)
+    def _compute(self, ids: Int[Tensor, "b s"], **masked: Any) -> Float[Tensor, "b o"]:
+        hidden = self.module(input_ids=ids, **masked).last_hidden_state.float()
+        if self.pools_first:
+            pooled = hidden[:, 0]
+        else:
+            own = masked.get("attention_mask", torch.ones_like(ids))[..., None]
+            pooled = (hidden * own).sum(dim=1) / own.sum(dim=1)
         return torch.nn.functional.normalize(pooled, dim=-1)
 
 
@@ -161,6 +165,6 @@ class Classifier(PretrainedModel):
             )
         super().__init__(module, tokenizer, name=name)
 
-    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-        logits: Tensor = self.module(input_ids=ids).logits
+    def _compute(self, ids: Int[Tensor, "b s"], **masked: Any) -> Float[Tensor, "b o"]:
+        logits: Tensor = self.module(input_ids=ids, **masked).logits
         return logits

@@ -182,13 +182,14 @@ class ClipModel(PretrainedModel):
         tower = TextTower(self._compute, self.text_side.config, self.pass_size)
         return tower if tower.can_continue(self._sample(), self.tolerance) else None
 
-    def _compute(self, ids: Int[Tensor, "b s"], **more: Any) -> Float[Tensor, "b o"]:
-        features = _vector(self.module.get_text_features(input_ids=ids, **more)).float()
+    def _compute(self, ids: Int[Tensor, "b s"], **masked: Any) -> Float[Tensor, "b o"]:
+        features = _vector(self.module.get_text_features(input_ids=ids, **masked)).float()
         return torch.nn.functional.normalize(features, dim=-1)
 
     def _compute_padded(
-        self, ids: Int[Tensor, "b s"], embeds: Float[Tensor, "b s d"] | None
+        self, rows: PaddedIds, embeds: Float[Tensor, "b s d"] | None
     ) -> Float[Tensor, "b o"]:
+        ids = rows.ids
         padding, room = self.tokenizer.padding, (self.padded_to or 0) - ids.shape[1]
         assert padding is not None, "found by padding a text"
         sides = (room, 0) if padding.on_left else (0, room)

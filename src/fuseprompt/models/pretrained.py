@@ -146,11 +146,28 @@ class PretrainedModel(ABC):
         Where `embeds` stand in for the ids' embeddings, the result is differentiable in them and in
         nothing else.
         """
-        return self._run(self._compute, token_ids, embeds=embeds)
+        return self._run(self._compute, token_ids, embeds=embeds, masks=self.can_pad)
 
     @abstractmethod
-    def _compute(self, ids: Int[Tensor, "b s"]) -> Float[Tensor, "b o"]:
-        """Return one vector for each row of ids of equal length."""
+    def _compute(self, ids: Int[Tensor, "b s"], **masked: Any) -> Float[Tensor, "b o"]:
+        """Return one vector for each row of ids, which are of equal length or masked."""
+
+    @cached_property
+    def can_pad(self) -> bool:
+        """Whether a text's vector is the same where masked padding follows."""
+        row = self._sample()[0].tolist()
+        rows = PaddedIds.from_lists([[*row, *row], row])
+        if rows.ids.shape[1] > self.max_length:
+            return False
+        ids = rows.ids.to(self.device)
+        try:
+            with torch.no_grad(), full_precision():
+                got = self._compute(ids, attention_mask=_mask(rows).to(self.device))
+                want = [self._compute(ids[:1])[0], self._compute(ids[1:, : len(row)])[0]]
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            return False
+        gaps = (got.float() - torch.stack(want).float()).abs().amax(dim=1)
+        return bool((gaps <= self.tolerance * got.abs().max().clamp_min(1.0)).all())
 
     def _try_out(self) -> Sequence[Tensor]:
         """Return an output of every kind that the model has."""
@@ -225,25 +242,39 @@ class PretrainedModel(ABC):
 
     def _run(
         self,
-        compute: Callable[[Int[Tensor, "b s"]], Float[Tensor, "b o"]],
+        compute: Callable[..., Float[Tensor, "b o"]],
         token_ids: PaddedIds,
         *,
         embeds: Float[Tensor, "b s d"] | None = None,
         padded_to: int = 1,
+        masks: bool = False,
     ) -> Float[Tensor, "b o"]:
-        def forward(ids: Tensor, part: Tensor | None) -> Tensor:
+        def forward(rows: PaddedIds, part: Tensor | None) -> Tensor:
+            is_padded = bool((rows.lengths < rows.ids.shape[1]).any())
+            masked = {"attention_mask": _mask(rows).to(self.device)} if is_padded else {}
             if part is None:
                 with torch.no_grad():
-                    return compute(ids)
+                    return compute(rows.ids, **masked)
             with replaced_embeddings(self.text_side, part):
-                return compute(ids)
+                return compute(rows.ids, **masked)
 
-        size = self.pass_size
-        return run_by_length(forward, token_ids, size=size, embeds=embeds, padded_to=padded_to)
+        return run_by_length(
+            forward,
+            token_ids,
+            size=self.pass_size,
+            embeds=embeds,
+            padded_to=padded_to,
+            masks=masks,
+        )
 
     def _sample(self) -> Int[Tensor, "1 s"]:
         """Return the ids of a text of several tokens, special tokens included."""
         return torch.tensor([self.tokenizer.add_special_tokens(self.tokenizer.encode(SAMPLE))])
+
+
+def _mask(rows: PaddedIds) -> Int[Tensor, "b s"]:
+    """Return 1 for the tokens of rows and 0 for padding."""
+    return (torch.arange(rows.ids.shape[1]) < rows.lengths[:, None]).long()
 
 
 def find_used(try_out: Callable[[], Sequence[Tensor]], weights: Mapping[str, Tensor]) -> list[str]:

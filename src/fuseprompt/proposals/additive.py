@@ -215,13 +215,17 @@ class _AdditiveScorer:
             (gradient,) = torch.autograd.grad(losses.sum(), outputs)
         losses, at = losses.detach(), (gradient * own).sum(1)
         vectors, mean, s = self.state.vectors, self.state.mean, share[:, None]
-        along = (vectors @ own.T - own @ mean).T  # a.d, shape (n, r)
-        across = (vectors @ gradient.T - gradient @ mean).T  # g.d
         if getattr(self.loss.model, "pools_max", False):
             # A maximum over tokens grows only where a word exceeds it, and by all of that.
             used = torch.nonzero(gradient.abs().sum(0)).flatten()
             grown = (vectors[:, used] - own[:, None, used]).clamp_min(0.0)
             return losses[:, None] + torch.einsum("nru,nu->nr", grown, gradient[:, used])
+        # Texts of a problem have one gradient, and the table is larger than any cache: it is read
+        # once.
+        slopes, of = torch.unique(gradient, dim=0, return_inverse=True)
+        every = torch.cat([own, slopes])
+        moves = (vectors @ every.T - every @ mean).T  # (n + g, r)
+        along, across = moves[: len(own)], moves[len(own) :][of]  # a.d and g.d, shape (n, r)
         if not _is_unit(own):
             return losses[:, None] + s * across
         length = (own.square().sum(1)[:, None] + 2 * s * along + s**2 * self.state.squares).sqrt()

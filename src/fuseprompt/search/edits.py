@@ -93,7 +93,7 @@ class Edits:
         return [len(self.bound.around[p][0]) for p in self.problems]
 
     @cached_property
-    def nats(self) -> list[Float[Tensor, " n"]]:
+    def nats(self) -> list[list[float]]:
         """The nats of each own token of each text, those of the prefix too, then of its end."""
         result = []
         for row, (ids, before) in enumerate(zip(self._ids.to_lists(), self._before, strict=True)):
@@ -101,15 +101,20 @@ class Edits:
             own = torch.tensor(ids, device=places.device)
             each = -places[torch.arange(len(ids), device=places.device), own].cpu().double()
             end = self.bound.end_nll(places[len(ids)][None], [self.problems[row]])
-            result.append(torch.cat([each, end]))
+            result.append(torch.cat([each, end]).tolist())
         return result
 
     def evaluate(self) -> list[Evaluation]:
         """Return the exact losses of the texts themselves."""
-        term, own = self.bound.objective.fluency, zip(self.nats, self._given, strict=True)
-        counted = (nats[given:] for nats, given in own)
-        values = [float(term.reduce(n.sum(), torch.tensor(len(n)))) for n in counted]
+        counted = [nats[given:] for nats, given in zip(self.nats, self._given, strict=True)]
+        values = self._reduce([*map(sum, counted)], [*map(len, counted)])
         return self.bound.evaluate(self.texts, self.problems, fluency=values)
+
+    def _reduce(self, sums: Sequence[float], counts: Sequence[int]) -> list[float]:
+        """Return the fluency of texts with these sums of nats and numbers of events."""
+        total, count = torch.tensor(sums, dtype=torch.float64), torch.tensor(counts).long()
+        values: Tensor = self.bound.objective.fluency.reduce(total, count)
+        return values.tolist()
 
     @cached_property
     def _given(self) -> list[int]:
@@ -145,9 +150,9 @@ class Edits:
         count = torch.tensor(counts, dtype=torch.long, device=device)[:, None]
         return term.reduce(total, count)
 
-    def _nats_without(self, row: int, index: int, removed: int) -> Float[Tensor, ""]:
+    def _nats_without(self, row: int, index: int, removed: int) -> float:
         nats, given = self.nats[row], self._given[row]
-        return nats[given:].sum() - nats[max(index, given) : index + removed].sum()
+        return sum(nats[given:]) - sum(nats[max(index, given) : index + removed])
 
     @cached_property
     def scores(self) -> Float[Tensor, "p v"]:
@@ -281,18 +286,19 @@ class Edits:
         """Return each text without one of its words, with a missing word or with a sentence end."""
         rows: list[int] = []
         texts: list[str] = []
-        fluency: list[float] = []
-        term = self.bound.objective.fluency
+        sums: list[float] = []
+        counts: list[int] = []
 
-        def add(row: int, text: str, nats: Tensor, count: int) -> None:
+        def add(row: int, text: str, nats: float, count: int) -> None:
             if count > 0:
                 rows.append(row)
                 texts.append(text)
-                fluency.append(float(term.reduce(nats, torch.tensor(count))))
+                sums.append(nats)
+                counts.append(count)
 
         for row, text in enumerate(self.texts):
             count = len(self.nats[row]) - self._given[row]
-            total = self.nats[row][self._given[row] :].sum()
+            total = sum(self.nats[row][self._given[row] :])
             for place in (p for p in self.places if p.row == row and p.kind == REPLACE):
                 left, right = place.left, place.right
                 if not left:  # The next word begins the text as the removed one did.
@@ -308,9 +314,10 @@ class Edits:
             if text[-1:].isalnum() or text[-1:] in ",;:-":
                 for end in SENTENCE_ENDS:
                     add(row, text.rstrip(",;:- ") + end, total, count)
-        values = torch.tensor(fluency)
+        values = torch.tensor(self._reduce(sums, counts))
         index = torch.tensor(rows, dtype=torch.long)
-        return self._keep(Candidates(index, tuple(texts), values, term.weight * values))
+        weight = self.bound.objective.fluency.weight
+        return self._keep(Candidates(index, tuple(texts), values, weight * values))
 
     def score(self, candidates: Candidates, num_exact: int) -> list[tuple[int, str, Evaluation]]:
         """Return the exact losses of the best candidates of each text, and the texts' rows.
