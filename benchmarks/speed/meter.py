@@ -230,6 +230,33 @@ def least_work_of_continuations(
     return work
 
 
+def work_of_reading(
+    objective: Objective, texts: Sequence[str], following: str = ""
+) -> dict[str, tuple[Work, ...]]:
+    """Return what each model reads to say the losses of whole texts.
+
+    Args:
+        objective: The objective.
+        texts: The texts.
+        following: What a secondary reads after each; its last token is predicted and never read.
+
+    Returns:
+        The work of one step, by term.
+    """
+    primary, terms = objective.primary, objective.terms
+    rows = {objective.fluency.name: primary.tokenizer.encode_batch(list(texts))}
+    for term in terms:
+        tokenizer = term.model.tokenizer
+        if following:
+            rows[term.name] = [
+                i[:-1] for i in tokenizer.encode_batch([t + following for t in texts])
+            ]
+        else:
+            encoded = tokenizer.encode_batch(list(texts))
+            rows[term.name] = [tokenizer.add_special_tokens(ids) for ids in encoded]
+    return {name: (Work(len(ids), sum(map(len, ids))),) for name, ids in rows.items()}
+
+
 def _least_of_edits(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[Work]:
     seen: set[tuple[int, ...]] = set()
     for step in asked:

@@ -19,6 +19,7 @@ from benchmarks.speed.meter import (
     least_work_of_edits,
     recording,
     recording_edits,
+    work_of_reading,
 )
 from benchmarks.speed.process import peak_mb
 from fuseprompt.methods.autodan import AutoDAN
@@ -42,6 +43,9 @@ SENTENCES: Final = (
 
 #: Each should follow a text.
 WORDS: Final = (" Paris", " water", " music", " winter", " Monday")
+
+#: Problems that are searched for.
+_NUM_PROBLEMS: Final = 3
 
 #: Steps of a search; the default of local search ends earlier, when it finds nothing for a while.
 _STEPS: Final = 12
@@ -145,7 +149,11 @@ def measure_texts(name: str, setup: TextSetup, *, memory_before: float = 0.0) ->
     """
     # Tables that serve all problems are made in a first search, which is not counted.
     search_texts(setup, setup.problems[-1])
-    runs = [search_texts(setup, problem) for problem in setup.problems[:REPEATS]]
+    # As of bare passes, the fastest of several searches counts: they find the same.
+    runs = [
+        min((search_texts(setup, problem) for _ in range(REPEATS)), key=lambda run: run.seconds)
+        for problem in setup.problems[:_NUM_PROBLEMS]
+    ]
     peak = peak_mb() - memory_before
     # Each search has its own texts, so each is compared with its own ceiling.
     ratios = [
@@ -184,10 +192,14 @@ def search_texts(setup: TextSetup, problem: Problem) -> TextRun:
         started = time.perf_counter()
         (result,) = minimize(setup.objective, setup.method, problem)
         seconds = time.perf_counter() - started
+    following = problem.targets.get("continuation", "")
     if setup.edits:
         work = least_work_of_edits(setup.objective, asked, exact)
     else:
-        following = problem.targets["continuation"]
         work = least_work_of_continuations(setup.objective, asked, following)
+    # Losses that are reported are computed again, from the texts alone.
+    texts = [result.text, *(other.text for other in result.alternatives)]
+    again = work_of_reading(setup.objective, texts, following)
+    work = {name: (*steps, *again[name]) for name, steps in work.items()}
     candidates = sum(entry.evaluations for entry in result.history)
     return TextRun(seconds, candidates, meter, work)

@@ -12,12 +12,14 @@ from benchmarks.speed.meter import (
     least_work_of_continuations,
     least_work_of_edits,
     recording_edits,
+    work_of_reading,
 )
 from benchmarks.speed.texts import TextBench, continuation_setup, edit_setup, measure_texts
 from fuseprompt.objective.continuation import Continuation
 from fuseprompt.objective.objective import Objective
 from fuseprompt.objective.terms import Fluency, TextSimilarity
 from fuseprompt.search.minimize import minimize
+from fuseprompt.text.retokenize import encode_whole
 from tests.tiny import gpt2, sentence_encoder
 
 BUILD = {
@@ -93,3 +95,15 @@ def test_a_continuation_costs_what_a_candidate_adds_and_all_but_its_own_last_tok
     read = [len(encode(f"{text} cat")) - 1 - begun for text in asked[0].texts]
     assert work["continuation"] == (Work(2, sum(read)),)
     assert work["fluency"] == (Work(1, begun),)
+
+
+def test_reading_kept_texts_again_costs_all_of_their_tokens():
+    texts, encoder = ("An image of a dog", "A cat"), sentence_encoder()
+    own = [len(ids) for ids in gpt2().tokenizer.encode_batch(list(texts))]
+    whole = encode_whole(encoder.tokenizer, list(texts)).lengths.tolist()
+    similar = Objective([Fluency(gpt2()), TextSimilarity(encoder)])
+    want = {"fluency": (Work(2, sum(own)),), "similarity": (Work(2, sum(whole)),)}
+    assert work_of_reading(similar, texts) == want
+    followed = Objective([Fluency(gpt2()), Continuation(gpt2())])
+    read = [len(gpt2().tokenizer.encode(f"{text} cat")) - 1 for text in texts]
+    assert work_of_reading(followed, texts, " cat")["continuation"] == (Work(2, sum(read)),)
