@@ -36,8 +36,9 @@ class EditCache:
         self._rows = PaddedIds(torch.zeros(0, 0, dtype=torch.long), torch.zeros(0).long())
         self._log_probs = torch.zeros(0, 0, 0)
         self._key_values: KeyValues = ()
-        # Scored texts: the row that each was made of, the tokens that they share, and the rest.
-        self._scored: dict[tuple[int, ...], tuple[int, int, _Read]] = {}
+        # Scored texts: the row that each was made of, the tokens that they share, what was read of
+        # them and others, and where in that the rest of this one is.
+        self._scored: dict[tuple[int, ...], tuple[int, int, _Read, slice]] = {}
         self._size = PassSize(TOKENS_PER_PASS, model.device)
         self._packed_size = PassSize(PACKED_TOKENS, model.device)
         self.num_computed = 0
@@ -66,13 +67,13 @@ class EditCache:
             if row in before:
                 found[row] = self._begin(before[row], len(row))
             elif row in self._scored:
-                origin, start, (log_probs, key_values) = self._scored[row]
+                origin, start, (log_probs, key_values), rest = self._scored[row]
                 old, past = self._begin(origin, start)
                 joined = tuple(
-                    (torch.cat([k, new_k], dim=1), torch.cat([v, new_v], dim=1))
+                    (torch.cat([k, new_k[:, rest]], dim=1), torch.cat([v, new_v[:, rest]], dim=1))
                     for (k, v), (new_k, new_v) in zip(past, key_values, strict=True)
                 )
-                found[row] = torch.cat([old, log_probs]), joined
+                found[row] = torch.cat([old, log_probs[rest]]), joined
         return found
 
     def _begin(self, row: int, length: int) -> _Read:
@@ -110,9 +111,10 @@ class EditCache:
         width, device = rows.ids.shape[1], self._log_probs.device
         # What each token is predicted from: known places of the text that it was made of ...
         nats = torch.zeros(len(rows), width, dtype=torch.float64)
-        known = self._log_probs[origins.to(device), : width - 1]
-        ids = rows.ids[:, 1 : 1 + known.shape[1], None].to(device)
-        nats[:, 1 : 1 + known.shape[1]] = -known.gather(2, ids)[..., 0].double().cpu()
+        places = torch.arange(min(width - 1, self._log_probs.shape[1]), device=device)
+        ids = rows.ids[:, 1 : 1 + len(places)].to(device)
+        known = self._log_probs[origins[:, None].to(device), places, ids]
+        nats[:, 1 : 1 + len(places)] = -known.double().cpu()
         after = torch.zeros(len(rows), self._log_probs.shape[2], device=device)
         # ... and those that are computed anew.
         starts = torch.zeros_like(rows.lengths)
@@ -147,14 +149,13 @@ class EditCache:
             return self._model.read_endings(*own, *known, starts[chunk])
 
         passes = self._packed_size.run(order, int(new.max()), compute)
-        for chunk, (log_probs, key_values) in passes:
-            self.num_computed += len(log_probs)
-            num_bytes += log_probs.nbytes
+        for chunk, read in passes:
+            self.num_computed += len(read[0])
+            num_bytes += read[0].nbytes
             end = 0
             for row in chunk.tolist():
                 begin, end = end, end + int(new[row])
-                own = tuple((k[:, begin:end], v[:, begin:end]) for k, v in key_values)
+                rest = slice(begin, end)
                 if num_bytes <= MAX_BYTES:
-                    read = log_probs[begin:end], own
-                    self._scored[lists[row]] = int(origins[row]), int(starts[row]), read
-                yield row, log_probs[begin:end]
+                    self._scored[lists[row]] = int(origins[row]), int(starts[row]), read, rest
+                yield row, read[0][rest]

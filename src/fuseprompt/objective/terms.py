@@ -314,6 +314,8 @@ class Fluency:
     ) -> Float[Tensor, "..."]:
         """Return the loss of texts from summed nats and the number of tokens summed over."""
         loss = total / count if self.per_token else total
+        if not self.enough:
+            return loss
         return torch.maximum(loss, self.enough + _BEYOND_ENOUGH * (loss - self.enough))
 
     def evaluate(self, texts: Sequence[str], problems: Sequence[Problem]) -> list[float]:

@@ -220,10 +220,11 @@ class _AdditiveScorer:
             used = torch.nonzero(gradient.abs().sum(0)).flatten()
             grown = (vectors[:, used] - own[:, None, used]).clamp_min(0.0)
             return losses[:, None] + torch.einsum("nru,nu->nr", grown, gradient[:, used])
-        # Texts of a problem have one gradient, and the table is larger than any cache: it is read
-        # once.
-        slopes, of = torch.unique(gradient, dim=0, return_inverse=True)
-        every = torch.cat([own, slopes])
+        # The table is larger than any cache: it is read once, for one gradient a problem.
+        distinct, of = torch.unique(problems, return_inverse=True)
+        first = torch.full((len(distinct),), len(own))
+        first = first.scatter_reduce(0, of, torch.arange(len(own)), "amin")
+        every = torch.cat([own, gradient[first.to(own.device)]])
         moves = (vectors @ every.T - every @ mean).T  # (n + g, r)
         along, across = moves[: len(own)], moves[len(own) :][of]  # a.d and g.d, shape (n, r)
         if not _is_unit(own):

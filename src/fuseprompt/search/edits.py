@@ -142,11 +142,11 @@ class Edits:
         without = [self._nats_without(p.row, p.index, p.removed) for p in self.places]
         rest = torch.tensor(without, dtype=torch.float64)
         counts = [len(self.nats[p.row]) - self._given[p.row] - p.removed + 1 for p in self.places]
-        at = [(p.row, self._before[p.row] + p.index) for p in self.places]
-        device = self._log_probs.device
-        row, index = torch.tensor(at, dtype=torch.long, device=device).reshape(-1, 2).T
-        nats = -self._log_probs[row, index]
-        total = rest[:, None].to(device).float() + nats
+        width, device = self._log_probs.shape[1], self._log_probs.device
+        index = [p.row * width + self._before[p.row] + p.index for p in self.places]
+        at = torch.tensor(index, dtype=torch.long, device=device)
+        each = self._log_probs.flatten(0, 1).index_select(0, at)
+        total = rest[:, None].to(device).float() - each
         count = torch.tensor(counts, dtype=torch.long, device=device)[:, None]
         return term.reduce(total, count)
 
