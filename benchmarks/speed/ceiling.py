@@ -28,28 +28,34 @@ def tokens_read(objective: Objective, meter: ForwardMeter) -> int:
 
 
 def bare_seconds(
-    objective: Objective, work: Mapping[str, Sequence[Work]], *, at_all_tokens: bool = False
+    objective: Objective,
+    work: Mapping[str, Sequence[Work]],
+    *,
+    at_all_tokens: bool = False,
+    repeats: int = REPEATS,
 ) -> float:
-    """Return the seconds of bare forward passes over so much work, the fastest of three each.
+    """Return the seconds of bare forward passes over so much work, the fastest of several each.
 
     Args:
         objective: The objective.
         work: Rows and tokens of each step, by term.
         at_all_tokens: Whether the primary predicts after every token, not after the last alone.
+        repeats: How often each pass is tried.
     """
     total = sum(
-        step.tokens * _bare_seconds_per_token(objective.primary, step, at_all_tokens)
+        step.tokens * _bare_seconds_per_token(objective.primary, step, repeats, at_all_tokens)
         for step in work[objective.fluency.name]
     )
     for term in objective.terms:
         total += sum(
-            step.tokens * _bare_seconds_per_token(term.model, step) for step in work[term.name]
+            step.tokens * _bare_seconds_per_token(term.model, step, repeats)
+            for step in work[term.name]
         )
     return total
 
 
 def _bare_seconds_per_token(
-    model: CausalModel | TextModel, work: Work, at_all_tokens: bool = False
+    model: CausalModel | TextModel, work: Work, repeats: int, at_all_tokens: bool = False
 ) -> float:
     """Return the seconds per token of a pass with as many rows as fit one, of mean length."""
     if not work.tokens:
@@ -57,7 +63,7 @@ def _bare_seconds_per_token(
     length = work.length
     rows = max(1, min(work.rows, TOKENS_PER_PASS // length))
     times = []
-    for seed in range(REPEATS):
+    for seed in range(repeats):
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randint(len(model.vocabulary), (rows, length), generator=generator)
         suffix = model.tokenizer.suffix_ids[-1:]
