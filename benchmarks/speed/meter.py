@@ -28,6 +28,7 @@ from fuseprompt.search.edits import Edits
 from fuseprompt.search.hypotheses import Candidates, Hypotheses
 from fuseprompt.search.places import Candidates as Edited
 from fuseprompt.search.scoring import exact_losses
+from fuseprompt.text.retokenize import encode_whole
 from fuseprompt.text.tokenizer import Tokenizer
 
 
@@ -243,18 +244,16 @@ def work_of_reading(
     Returns:
         The work of one step, by term.
     """
-    primary, terms = objective.primary, objective.terms
-    rows = {objective.fluency.name: primary.tokenizer.encode_batch(list(texts))}
-    for term in terms:
-        tokenizer = term.model.tokenizer
+    tokens = {
+        objective.fluency.name: sum(map(len, objective.primary.tokenizer.encode_batch(texts)))
+    }
+    for term in objective.terms:
+        encode = term.model.tokenizer.encode_batch
         if following:
-            rows[term.name] = [
-                i[:-1] for i in tokenizer.encode_batch([t + following for t in texts])
-            ]
+            tokens[term.name] = sum(len(ids) - 1 for ids in encode([t + following for t in texts]))
         else:
-            encoded = tokenizer.encode_batch(list(texts))
-            rows[term.name] = [tokenizer.add_special_tokens(ids) for ids in encoded]
-    return {name: (Work(len(ids), sum(map(len, ids))),) for name, ids in rows.items()}
+            tokens[term.name] = int(encode_whole(term.model.tokenizer, texts).lengths.sum())
+    return {name: (Work(len(texts), count),) for name, count in tokens.items()}
 
 
 def _least_of_edits(tokenizer: Tokenizer, asked: Sequence[Asked]) -> Iterator[Work]:

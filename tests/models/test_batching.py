@@ -1,4 +1,4 @@
-"""Batches by length: order kept, no padding seen, as large as fits; fp32 without TF32."""
+"""Batches by length: order kept, no padding seen unasked, as large as fits; fp32 without TF32."""
 
 import itertools
 
@@ -71,9 +71,10 @@ def test_a_row_longer_than_a_pass_runs_alone() -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
 def test_lengths_are_joined_where_padding_costs_less_than_a_pass(lengths: list[int]) -> None:
-    groups = list(usual().join(torch.tensor(lengths)))
+    widths, groups = zip(*usual().group(torch.tensor(lengths), pads=True), strict=True)
     assert sorted(torch.cat(groups).tolist()) == list(range(len(lengths)))
     own = [sorted(lengths[i] for i in group.tolist()) for group in groups]
+    assert [group[-1] for group in own] == list(widths)
     for shorter, longer in itertools.pairwise(own):
         assert shorter[-1] < longer[0]  # ... and not joined:
         assert (longer[-1] - shorter[-1]) * shorter.count(shorter[-1]) > 64

@@ -22,8 +22,9 @@ TOKENS_PER_PASS: Final = 4096
 #: Weights of a model that is loaded take this much more memory for a while.
 _LOADING_FACTOR: Final = 1.2
 
-#: Tokens that take as long as the weights take to come out of memory, once for each pass.
-_TOKENS_OF_WEIGHTS: Final = 64
+#: Tokens of padding that take no longer on a CPU than the weights take to come out of memory, once
+#: for each pass. An accelerator waits while a masked pass asks whether anything is masked.
+_MOST_PADDING: Final = 64
 
 #: How much larger passes on an accelerator start: it is idle in what fills a CPU's caches.
 _ACCELERATOR_FACTOR: Final = 16
@@ -58,25 +59,27 @@ class PassSize:
     def __init__(self, tokens: int, device: torch.device) -> None:
         if tokens < 1:
             raise ValueError(f"tokens must be at least 1, was: {tokens}.")
-        factor = 1 if device.type == "cpu" else _ACCELERATOR_FACTOR
         self.device = device
-        self.tokens = tokens * factor
-        self._most_padding = _TOKENS_OF_WEIGHTS * factor
+        self.tokens = tokens * (1 if device.type == "cpu" else _ACCELERATOR_FACTOR)
 
-    def join(self, lengths: Int[Tensor, " n"]) -> Iterator[Int[Tensor, " g"]]:
-        """Yield the rows of each pass: those of a length, and shorter ones where padding is cheap.
+    def group(
+        self, lengths: Int[Tensor, " n"], *, pads: bool
+    ) -> Iterator[tuple[int, Int[Tensor, " g"]]]:
+        """Yield lengths and the rows of each, with shorter ones if `pads` and padding is cheap.
 
         Padding is cheap if it takes less time than another pass over few rows.
         """
+        most_padding = _MOST_PADDING if pads and self.device.type == "cpu" else 0
         values, counts = torch.unique(lengths, return_counts=True)
         groups: list[list[int]] = []
         for length, count in zip(values.flip(0).tolist(), counts.flip(0).tolist(), strict=True):
-            if groups and (groups[-1][0] - length) * count <= self._most_padding:
+            if groups and (groups[-1][0] - length) * count <= most_padding:
                 groups[-1].append(length)
             else:
                 groups.append([length])
         for group in reversed(groups):
-            yield torch.nonzero((lengths >= group[-1]) & (lengths <= group[0])).flatten()
+            rows = torch.nonzero((lengths >= group[-1]) & (lengths <= group[0])).flatten()
+            yield group[0], rows
 
     def run(
         self, rows: Int[Tensor, " n"], row_tokens: int, compute: Callable[[Int[Tensor, " c"]], T]
@@ -134,10 +137,8 @@ def run_by_length(
     at least `padded_to` tokens, so that passes of expensive rows stay small.
     """
     lengths = token_ids.lengths
-    alike = (torch.nonzero(lengths == length).flatten() for length in torch.unique(lengths))
     parts, order = [], []
-    for rows in size.join(lengths) if masks else alike:
-        width = int(lengths[rows].max())
+    for width, rows in size.group(lengths, pads=masks):
 
         def compute(chunk: Tensor, width: int = width) -> Tensor:
             ids = token_ids.ids[chunk, :width].to(size.device)

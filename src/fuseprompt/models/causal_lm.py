@@ -323,8 +323,7 @@ class CausalLM(PretrainedModel):
             ends = ends[:, self.end_ids.to(self.device)]
             return follows.cpu(), -torch.logsumexp(ends, dim=-1).cpu()
 
-        for alike in self._nll_size.join(rows.lengths):
-            width = int(rows.lengths[alike].max())
+        for width, alike in self._nll_size.group(rows.lengths, pads=True):
             for chunk, (follows, end) in self._nll_size.run(alike, width, compute):
                 for j, i in enumerate(chunk.tolist()):
                     first = max(num_begin + num_given[i], 1)

@@ -203,7 +203,7 @@ class PretrainedModel(ABC):
         }
         random = {
             name: state[name]
-            for name in sorted({*found["missing_keys"], *sizes})
+            for name in sorted(lacking)
             if name in state and state[name].is_floating_point()
         }
         used = find_used(self._try_out, random)

@@ -314,7 +314,7 @@ class Fluency:
     ) -> Float[Tensor, "..."]:
         """Return the loss of texts from summed nats and the number of tokens summed over."""
         loss = total / count if self.per_token else total
-        if not self.enough:
+        if not self.enough:  # No loss is below 0.
             return loss
         return torch.maximum(loss, self.enough + _BEYOND_ENOUGH * (loss - self.enough))
 

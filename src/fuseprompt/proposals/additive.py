@@ -220,13 +220,8 @@ class _AdditiveScorer:
             used = torch.nonzero(gradient.abs().sum(0)).flatten()
             grown = (vectors[:, used] - own[:, None, used]).clamp_min(0.0)
             return losses[:, None] + torch.einsum("nru,nu->nr", grown, gradient[:, used])
-        # The table is larger than any cache: it is read once, for one gradient a problem.
-        distinct, of = torch.unique(problems, return_inverse=True)
-        first = torch.full((len(distinct),), len(own))
-        first = first.scatter_reduce(0, of, torch.arange(len(own)), "amin")
-        every = torch.cat([own, gradient[first.to(own.device)]])
-        moves = (vectors @ every.T - every @ mean).T  # (n + g, r)
-        along, across = moves[: len(own)], moves[len(own) :][of]  # a.d and g.d, shape (n, r)
+        every = torch.cat([own, gradient])  # The table is larger than any cache: one product.
+        along, across = (vectors @ every.T - every @ mean).T.chunk(2)  # a.d and g.d, shape (n, r)
         if not _is_unit(own):
             return losses[:, None] + s * across
         length = (own.square().sum(1)[:, None] + 2 * s * along + s**2 * self.state.squares).sqrt()

@@ -31,6 +31,7 @@ BUILD = {
 @pytest.mark.parametrize("name", BUILD)
 def test_a_row_has_a_rate_and_a_ceiling(name, monkeypatch):
     monkeypatch.setattr(texts, "REPEATS", 1)
+    monkeypatch.setattr(texts, "_NUM_PROBLEMS", 1)
     row = measure_texts(name, BUILD[name]())
     assert row.ours_candidates_per_s > 0
     assert row.ceiling_ratio > 0
