@@ -270,7 +270,7 @@ class CausalLM(PretrainedModel):
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return False
         want = self.continue_from(ids, None)[0]
-        return bool(((got - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())
+        return self._agree(got, want)
 
     def _go_on(
         self,
@@ -378,4 +378,4 @@ class CausalLM(PretrainedModel):
             return False
         with torch.no_grad(), full_precision():
             want = self._compute(ids.to(self.device))
-        return bool(((got - want).abs() <= self.tolerance * want.abs().clamp_min(1.0)).all())
+        return self._agree(got, want)
